@@ -1,0 +1,43 @@
+"""Every number that shapes how vivace runs, in one place."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a client may ask for. Each refusal names the number."""
+
+    body_bytes: int = 1 << 20
+    text_chars: int = 64 * 1024
+    instruct_chars: int = 4096
+    temperature_max: float = 2.0
+    repetition_penalty_max: float = 2.0
+    seed_max: int = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How the scheduler trades first sound against throughput."""
+
+    first_frames: int = 1  # frames in a stream's first chunk
+    chunk_frames: int = 4  # most frames of one stream in one codec batch
+    guard_s: float = 0.16  # a stream with less slack than this goes before new ones
+    lead_s: float = 2.0  # how far ahead of the listener a stream may run while others wait
+    ahead_s: float = 30.0  # sound made and not yet taken by the reader: then the stream is paused
+    frame_rows: int = 16  # most sessions in one talker step
+    codec_rows: int = 16  # most sessions in one codec step
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One engine: device, capacity and policy."""
+
+    device: str = "auto"  # auto, cpu, cuda, cuda:1
+    dtype: str = "auto"  # auto: bfloat16 on CUDA, float32 on the CPU
+    max_sessions: int = 16
+    max_queue: int = 64
+    max_context: int = 4096  # positions one session may fill: prompt rows and frames
+    threads: int = 0  # torch threads on the CPU; 0 takes every core
+    stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
+    limits: Limits = field(default_factory=Limits)
+    profile: Profile = field(default_factory=Profile)

@@ -1,0 +1,117 @@
+"""The shapes and ids of one checkpoint, as its config files say. No torch here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vivace.types import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class TransformerSpec:
+    """One Qwen3 decoder stack (talker or code predictor)."""
+
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int  # codec entries of this stack's heads
+    rope_theta: float
+    rms_eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class TextIds:
+    """Special ids of the text vocabulary."""
+
+    im_start: int
+    im_end: int
+    assistant: int
+    tts_bos: int
+    tts_eos: int
+    tts_pad: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodecIds:
+    """Special ids of the talker's codec vocabulary."""
+
+    bos: int
+    eos: int
+    pad: int
+    think: int
+    nothink: int
+    think_bos: int
+    think_eos: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpeakerSpec:
+    """The x-vector encoder of a base checkpoint (ECAPA-TDNN)."""
+
+    dim: int
+    mel_dim: int
+    channels: tuple[int, ...]
+    kernels: tuple[int, ...]
+    dilations: tuple[int, ...]
+    attention_channels: int
+    res2net_scale: int
+    se_channels: int
+
+
+@dataclass(frozen=True, slots=True)
+class CodecSpec:
+    """The speech tokenizer's decoder; `encoder` is its raw Mimi config, read when cloning."""
+
+    latent: int
+    codebook_dim: int
+    codebook_size: int
+    quantizers: int
+    semantic_quantizers: int
+    decoder_dim: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    window: int  # sliding window, counting the query itself
+    rope_theta: float
+    rms_eps: float
+    upsample_rates: tuple[int, ...]
+    upsampling_ratios: tuple[int, ...]
+    encoder: Mapping[str, object]
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples one frame decodes to (1,920 in every published checkpoint)."""
+        samples = 1
+        for rate in (*self.upsample_rates, *self.upsampling_ratios):
+            samples *= rate
+        return samples
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """One Qwen3-TTS checkpoint.
+
+    `languages`, `speakers` map lower-case names to codec ids; `dialects` a speaker to its dialect's
+    name in `languages`. `defaults` are the checkpoint's own generation defaults.
+    """
+
+    kind: str  # custom_voice, voice_design, base
+    size: str  # 0b6, 1b7 or whatever the config says
+    text_vocab: int
+    text_hidden: int
+    talker: TransformerSpec
+    predictor: TransformerSpec
+    codebooks: int  # 16
+    text_ids: TextIds
+    codec_ids: CodecIds
+    languages: Mapping[str, int]
+    speakers: Mapping[str, int]
+    dialects: Mapping[str, str]
+    codec: CodecSpec
+    speaker_encoder: SpeakerSpec | None
+    defaults: Sampling

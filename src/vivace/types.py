@@ -1,0 +1,112 @@
+"""The few records that travel between the edge, the engine and the scheduler. No torch here."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from vivace.errors import VivaceError
+
+SAMPLE_RATE = 24_000
+SAMPLES_PER_FRAME = 1_920
+FRAME_S = SAMPLES_PER_FRAME / SAMPLE_RATE  # 80 ms of sound
+
+Pcm = npt.NDArray[np.float32]  # [samples], -1..1, 24 kHz mono
+Codes = npt.NDArray[np.int64]  # [frames, codebooks]
+
+
+class TextMode(StrEnum):
+    """Where the text stands: one token under each frame, or all of it before the first."""
+
+    STREAMING = "streaming"
+    WHOLE = "whole"
+
+
+class FinishReason(StrEnum):
+    """Why a session ended. Only `stop` is success with sound."""
+
+    STOP = "stop"  # the model ended its speech
+    LENGTH = "length"  # we ended it: cap, max_frames or context
+    NO_AUDIO = "no_audio"  # the model ended before the first frame
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How codes are drawn. Temperature 0 is argmax; top_k 0 and top_p 1 are off.
+
+    The `subtalker_` fields are for codes 1.., drawn by the code predictor. `seed` None draws a
+    fresh one. `min_frames` bans end-of-speech before that many frames, `max_frames` caps them.
+    """
+
+    temperature: float = 0.9
+    top_k: int = 50
+    top_p: float = 1.0
+    repetition_penalty: float = 1.05
+    subtalker_temperature: float = 0.9
+    subtalker_top_k: int = 50
+    subtalker_top_p: float = 1.0
+    seed: int | None = None
+    min_frames: int = 2
+    max_frames: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """A voice taken from a clip.
+
+    `x_vector` [hidden] stands in for a named speaker. With `ref_codes` [frames, codebooks] and the
+    `ref_text` they speak, the model continues the clip (in-context learning); without, it is
+    x-vector only.
+    """
+
+    x_vector: npt.NDArray[np.float32]
+    ref_codes: Codes | None = None
+    ref_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechRequest:
+    """Everything that shapes the sound except the text, which the session takes piece by piece.
+
+    `voice` and `language` are ids of the checkpoint in lower case ("auto" leaves the language to
+    the model). `guards` off lifts the text-proportional cap (greedy parity runs).
+    """
+
+    voice: str | None = None
+    language: str = "auto"
+    instruct: str = ""
+    text_mode: TextMode = TextMode.STREAMING
+    sampling: Sampling = field(default_factory=Sampling)
+    clone: Clone | None = None
+    guards: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some frames of one session, in order: their sound and the codes it was made from."""
+
+    pcm: Pcm
+    codes: Codes
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The one terminal event of a session."""
+
+    reason: FinishReason
+    frames: int
+    text_tokens: int
+    seed: int
+    error: VivaceError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Voice:
+    """A voice a checkpoint can speak with."""
+
+    id: str
+    name: str
+    language: str | None = None  # the dialect or native language, where the checkpoint says so
