@@ -1,0 +1,349 @@
+"""The codec decoder: 16 codes in, 1,920 samples out, whole or in any chunks with the same result.
+
+Everything is causal, so one definition serves both: each layer that looks back takes what it saw
+before from the state and puts back what the next chunk will need. A fresh state is all zeros, which
+is what a causal convolution pads with; decoding whole is decoding one chunk from a fresh state.
+"""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vivace.model.layers import (
+    Attention,
+    RMSNorm,
+    Rope,
+    SwiGLU,
+    Take,
+    fill,
+    fill_linear,
+    grouped_attention,
+)
+from vivace.model.spec import CodecSpec
+
+State = list[Tensor]
+"""Batch-first history of every layer that looks back, then the position [B] of each row."""
+
+
+class Slots:
+    """Hands out places in the state as the layers are built, and remembers their shapes."""
+
+    def __init__(self) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+
+    def add(self, *shape: int) -> int:
+        self.shapes.append(shape)
+        return len(self.shapes) - 1
+
+
+def _look_back(x: Tensor, state: State, place: int, axis: int = -1) -> Tensor:
+    """Join the history of `place` to `x` along time, and keep the end of both as the new one."""
+    joined = torch.cat((state[place], x), axis)
+    length = state[place].shape[axis]
+    state[place] = joined.narrow(axis, joined.shape[axis] - length, length)
+    return joined
+
+
+class CausalConv(nn.Module):
+    """Convolution over [B, channels, time] that sees only the past."""
+
+    def __init__(
+        self, slots: Slots, into: int, out: int, kernel: int, *, dilation: int = 1, groups: int = 1
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(into, out, kernel, dilation=dilation, groups=groups)
+        past = (kernel - 1) * dilation
+        self.place = slots.add(into, past) if past else None
+
+    def load(self, take: Take, name: str) -> None:
+        fill(self.conv.weight, take(f"{name}.weight", *self.conv.weight.shape))
+        assert self.conv.bias is not None
+        fill(self.conv.bias, take(f"{name}.bias", *self.conv.bias.shape))
+
+    def forward(self, x: Tensor, state: State) -> Tensor:
+        if self.place is not None:
+            x = _look_back(x, state, self.place)
+        out: Tensor = self.conv(x)
+        return out
+
+
+class Upsample(nn.Module):
+    """Transposed convolution of stride `rate`; a kernel of twice the rate overlaps into the next."""
+
+    def __init__(self, slots: Slots, into: int, out: int, kernel: int, rate: int) -> None:
+        super().__init__()
+        self.conv = nn.ConvTranspose1d(into, out, kernel, stride=rate)
+        self.overlap = kernel - rate
+        self.place = slots.add(out, self.overlap) if self.overlap else None
+
+    def load(self, take: Take, name: str) -> None:
+        fill(self.conv.weight, take(f"{name}.weight", *self.conv.weight.shape))
+        assert self.conv.bias is not None
+        fill(self.conv.bias, take(f"{name}.bias", *self.conv.bias.shape))
+
+    def forward(self, x: Tensor, state: State) -> Tensor:
+        bias = self.conv.bias
+        assert bias is not None
+        if self.place is None:
+            return F.conv_transpose1d(x, self.conv.weight, bias, stride=self.conv.stride)
+        y = F.conv_transpose1d(x, self.conv.weight, None, stride=self.conv.stride)
+        head, body = y.split((self.overlap, y.shape[-1] - self.overlap), -1)
+        y = torch.cat((head + state[self.place], body), -1)
+        out, state[self.place] = y.split((y.shape[-1] - self.overlap, self.overlap), -1)
+        return out + bias[:, None]
+
+
+class Snake(nn.Module):
+    """x + sin(a x)^2 / b per channel, a and b stored as logarithms."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.ones(channels, 1))
+        self.gain = nn.Parameter(torch.ones(channels, 1))
+
+    def load(self, take: Take, name: str) -> None:
+        channels = self.rate.shape[0]
+        alpha, beta = (take(f"{name}.{part}", channels).float() for part in ("alpha", "beta"))
+        fill(self.rate, alpha.exp()[:, None])
+        fill(self.gain, (1.0 / (beta.exp() + 1e-9))[:, None])
+
+    def forward(self, x: Tensor) -> Tensor:
+        wave = torch.sin(x * self.rate)
+        return torch.addcmul(x, wave * self.gain, wave)
+
+
+class Residual(nn.Module):
+    """Snake, dilated convolution, snake, pointwise convolution, added to the input."""
+
+    def __init__(self, slots: Slots, channels: int, dilation: int) -> None:
+        super().__init__()
+        self.act1, self.act2 = Snake(channels), Snake(channels)
+        self.conv1 = CausalConv(slots, channels, channels, 7, dilation=dilation)
+        self.conv2 = CausalConv(slots, channels, channels, 1)
+
+    def load(self, take: Take, name: str) -> None:
+        self.act1.load(take, f"{name}.act1")
+        self.conv1.load(take, f"{name}.conv1.conv")
+        self.act2.load(take, f"{name}.act2")
+        self.conv2.load(take, f"{name}.conv2.conv")
+
+    def forward(self, x: Tensor, state: State) -> Tensor:
+        y = self.conv1(self.act1(x), state)
+        out: Tensor = x + self.conv2(self.act2(y), state)
+        return out
+
+
+class Stage(nn.Module):
+    """One upsampling stage of the waveform decoder."""
+
+    def __init__(self, slots: Slots, into: int, out: int, rate: int) -> None:
+        super().__init__()
+        self.act = Snake(into)
+        self.up = Upsample(slots, into, out, 2 * rate, rate)
+        self.residuals = nn.ModuleList(Residual(slots, out, d) for d in (1, 3, 9))
+
+    def load(self, take: Take, name: str) -> None:
+        self.act.load(take, f"{name}.block.0")
+        self.up.load(take, f"{name}.block.1.conv")
+        for i, residual in enumerate(self.residuals, 2):
+            residual.load(take, f"{name}.block.{i}")
+
+    def forward(self, x: Tensor, state: State) -> Tensor:
+        x = self.up(self.act(x), state)
+        for residual in self.residuals:
+            x = residual(x, state)
+        return x
+
+
+class ConvNeXt(nn.Module):
+    """Depthwise convolution and a pointwise MLP, gated into the residual."""
+
+    def __init__(self, slots: Slots, channels: int) -> None:
+        super().__init__()
+        self.depthwise = CausalConv(slots, channels, channels, 7, groups=channels)
+        self.norm = nn.LayerNorm(channels, eps=1e-6)
+        self.up = nn.Linear(channels, 4 * channels)
+        self.down = nn.Linear(4 * channels, channels)
+        self.gamma = nn.Parameter(torch.ones(channels))
+
+    def load(self, take: Take, name: str) -> None:
+        channels = self.gamma.shape[0]
+        self.depthwise.load(take, f"{name}.dwconv.conv")
+        fill(self.norm.weight, take(f"{name}.norm.weight", channels))
+        fill(self.norm.bias, take(f"{name}.norm.bias", channels))
+        fill_linear(self.up, take, f"{name}.pwconv1")
+        fill_linear(self.down, take, f"{name}.pwconv2")
+        fill(self.gamma, take(f"{name}.gamma", channels))
+
+    def forward(self, x: Tensor, state: State) -> Tensor:
+        y = self.norm(self.depthwise(x, state).transpose(1, 2))
+        y = self.gamma * self.down(F.gelu(self.up(y)))
+        return x + y.transpose(1, 2)
+
+
+class WindowBlock(nn.Module):
+    """Pre-norm attention over a sliding window, and an MLP, each scaled into the residual."""
+
+    def __init__(self, slots: Slots, spec: CodecSpec) -> None:
+        super().__init__()
+        hidden, past = spec.hidden, spec.window - 1
+        self.attention_norm = RMSNorm(hidden, spec.rms_eps)
+        self.attention = Attention(hidden, spec.heads, spec.kv_heads, spec.head_dim, None)
+        self.attention_scale = nn.Parameter(torch.ones(hidden))
+        self.mlp_norm = RMSNorm(hidden, spec.rms_eps)
+        self.mlp = SwiGLU(hidden, spec.intermediate)
+        self.mlp_scale = nn.Parameter(torch.ones(hidden))
+        self.keys = slots.add(past, spec.kv_heads, spec.head_dim)
+        self.values = slots.add(past, spec.kv_heads, spec.head_dim)
+
+    def load(self, take: Take, name: str) -> None:
+        hidden = self.attention_scale.shape[0]
+        fill(self.attention_norm.weight, take(f"{name}.input_layernorm.weight", hidden))
+        self.attention.load(take, f"{name}.self_attn")
+        fill(self.attention_scale, take(f"{name}.self_attn_layer_scale.scale", hidden))
+        fill(self.mlp_norm.weight, take(f"{name}.post_attention_layernorm.weight", hidden))
+        self.mlp.load(take, f"{name}.mlp")
+        fill(self.mlp_scale, take(f"{name}.mlp_layer_scale.scale", hidden))
+
+    def forward(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor, state: State
+    ) -> Tensor:
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys = _look_back(k, state, self.keys, 1)
+            values = _look_back(v, state, self.values, 1)
+            return grouped_attention(q, keys, values, mask)
+
+        y = self.attention(self.attention_norm(x), rope, attend)
+        x = x + self.attention_scale * y
+        out: Tensor = x + self.mlp_scale * self.mlp(self.mlp_norm(x))
+        return out
+
+
+class WindowTransformer(nn.Module):
+    """The transformer before the upsampling."""
+
+    def __init__(self, slots: Slots, spec: CodecSpec) -> None:
+        super().__init__()
+        self.window = spec.window
+        self.input = nn.Linear(spec.latent, spec.hidden)
+        self.layers = nn.ModuleList(WindowBlock(slots, spec) for _ in range(spec.layers))
+        self.norm = RMSNorm(spec.hidden, spec.rms_eps)
+        self.output = nn.Linear(spec.hidden, spec.latent)
+        self.rope = Rope(spec.head_dim, spec.rope_theta, self.input.weight.device)
+
+    def load(self, take: Take, name: str) -> None:
+        fill_linear(self.input, take, f"{name}.input_proj")
+        for i, block in enumerate(self.layers):
+            block.load(take, f"{name}.layers.{i}")
+        fill(self.norm.weight, take(f"{name}.norm.weight", *self.norm.weight.shape))
+        fill_linear(self.output, take, f"{name}.output_proj")
+
+    def forward(self, x: Tensor, start: Tensor, state: State) -> Tensor:
+        """Rows [B, T, latent] whose first positions are `start` [B]."""
+        steps = torch.arange(x.shape[1], device=x.device)
+        rope = self.rope.at(start[:, None] + steps, x.dtype)
+        mask = self._mask(start, x.shape[1])
+        x = self.input(x)
+        for block in self.layers:
+            x = block(x, rope, mask, state)
+        out: Tensor = self.output(self.norm(x))
+        return out
+
+    def _mask(self, start: Tensor, t: int) -> Tensor:
+        """Which keys [B, T, window - 1 + T] a query sees: those of its window that exist."""
+        past = self.window - 1
+        key = torch.arange(-past, t, device=start.device)
+        back = torch.arange(t, device=start.device)[:, None] - key
+        inside = (back >= 0) & (back < self.window)
+        return inside & (start[:, None, None] + key >= 0)
+
+
+class Codec(nn.Module):
+    """Codes to sound."""
+
+    def __init__(self, spec: CodecSpec) -> None:
+        super().__init__()
+        slots = Slots()
+        self.spec = spec
+        # Codebook entries with their output projections folded in: a frame is a sum of 16 rows.
+        self.codebooks = nn.Parameter(
+            torch.empty(spec.quantizers, spec.codebook_size, spec.codebook_dim)
+        )
+        self.pre_conv = CausalConv(slots, spec.codebook_dim, spec.latent, 3)
+        self.transformer = WindowTransformer(slots, spec)
+        self.widen = nn.ModuleList(
+            nn.ModuleList(
+                (Upsample(slots, spec.latent, spec.latent, r, r), ConvNeXt(slots, spec.latent))
+            )
+            for r in spec.upsampling_ratios
+        )
+        widths = [spec.decoder_dim >> i for i in range(len(spec.upsample_rates) + 1)]
+        self.first = CausalConv(slots, spec.latent, widths[0], 7)
+        self.stages = nn.ModuleList(
+            Stage(slots, into, out, rate)
+            for into, out, rate in zip(widths, widths[1:], spec.upsample_rates, strict=False)
+        )
+        self.last_act = Snake(widths[-1])
+        self.last = CausalConv(slots, widths[-1], 1, 7)
+        self.shapes = tuple(slots.shapes)
+
+    def load(self, take: Take) -> None:
+        for i, table in enumerate(self._published_codebooks(take)):
+            fill(self.codebooks[i], table)
+        self.pre_conv.load(take, "decoder.pre_conv.conv")
+        self.transformer.load(take, "decoder.pre_transformer")
+        for i, pair in enumerate(self.widen):
+            assert isinstance(pair, nn.ModuleList)
+            pair[0].load(take, f"decoder.upsample.{i}.0.conv")
+            pair[1].load(take, f"decoder.upsample.{i}.1")
+        self.first.load(take, "decoder.decoder.0.conv")
+        for i, stage in enumerate(self.stages, 1):
+            stage.load(take, f"decoder.decoder.{i}")
+        last = len(self.stages) + 1
+        self.last_act.load(take, f"decoder.decoder.{last}")
+        self.last.load(take, f"decoder.decoder.{last + 1}.conv")
+
+    def _published_codebooks(self, take: Take) -> Iterator[Tensor]:
+        """Tables [entries, codebook_dim] of the semantic codebooks, then of the acoustic ones."""
+        s = self.spec
+        inner = s.codebook_dim // 2
+        for part, count in (
+            ("rvq_first", s.semantic_quantizers),
+            ("rvq_rest", s.quantizers - s.semantic_quantizers),
+        ):
+            base = f"decoder.quantizer.{part}"
+            project = take(f"{base}.output_proj.weight", s.codebook_dim, inner, 1)[:, :, 0].float()
+            for i in range(count):
+                name = f"{base}.vq.layers.{i}._codebook"
+                usage = take(f"{name}.cluster_usage", s.codebook_size).float()
+                total = take(f"{name}.embedding_sum", s.codebook_size, inner).float()
+                yield (total / usage.clamp(min=1e-5)[:, None]) @ project.T
+
+    def fresh(self, rows: int) -> State:
+        """The state of `rows` streams of which nothing has been decoded."""
+        like = self.codebooks
+        state = [like.new_zeros(rows, *shape) for shape in self.shapes]
+        return [*state, torch.zeros(rows, dtype=torch.int64, device=like.device)]
+
+    def forward(self, codes: Tensor, state: State) -> tuple[Tensor, State]:
+        """Decode codes [B, T, 16] after `state`: samples [B, T * 1920] in -1..1, and the new state."""
+        books = torch.arange(codes.shape[2], device=codes.device)
+        return self.synthesize(self.codebooks[books, codes].sum(2), state)
+
+    def synthesize(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Decode dequantised frames [B, T, codebook_dim]."""
+        state = list(state)
+        frames, start = x.shape[1], state[-1]
+        x = self.pre_conv(x.transpose(1, 2), state)
+        x = self.transformer(x.transpose(1, 2), start, state).transpose(1, 2)
+        for pair in self.widen:
+            assert isinstance(pair, nn.ModuleList)
+            x = pair[1](pair[0](x, state), state)
+        x = self.first(x, state)
+        for stage in self.stages:
+            x = stage(x, state)
+        x = self.last(self.last_act(x), state)
+        state[-1] = start + frames
+        return x[:, 0].clamp(-1.0, 1.0), state
