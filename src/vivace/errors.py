@@ -2,7 +2,7 @@
 
 VivaceError
 ├── CheckpointError          the files of a model cannot be used; the message says what to do
-├── InvalidRequest     400   malformed: the field named by `param` cannot be read as what it should be
+├── InvalidRequest     400   malformed: the field named by `param` cannot be read as it should be
 │   ├── Unprocessable  422   well formed but out of range, of the wrong type, or not for this model
 │   ├── NotFound       404   a voice, model or route that is not here; the message lists what is
 │   └── TooLarge       413   the body is over the limit
