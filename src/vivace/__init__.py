@@ -1,0 +1,1 @@
+"""A realtime speech server for Qwen3-TTS."""

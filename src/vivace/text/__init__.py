@@ -1,0 +1,1 @@
+"""From what a client writes to token ids."""
