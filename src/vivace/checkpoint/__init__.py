@@ -1,0 +1,75 @@
+"""Finds, reads and writes checkpoints in the published layout."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from vivace.checkpoint.read import CODEC_FOLDER, read_spec
+from vivace.checkpoint.weights import Weights
+from vivace.model.codec import Codec
+from vivace.model.predictor import Predictor
+from vivace.model.spec import ModelSpec
+from vivace.model.talker import Talker
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One loaded checkpoint, ready to run."""
+
+    spec: ModelSpec
+    talker: Talker
+    predictor: Predictor
+    codec: Codec
+
+
+def load(path: Path, device: torch.device | str, dtype: torch.dtype) -> Model:
+    """Load the checkpoint in the folder `path`.
+
+    The talker and the predictor run in `dtype`; the codec stays in fp32, which its sound needs.
+    Raises CheckpointError that says what to do.
+    """
+    spec = read_spec(path)
+    weights, codec_weights = Weights(path), Weights(path / CODEC_FOLDER)
+    with torch.device(device), Unfilled():
+        codec = Codec(spec.codec)
+        with _default_dtype(dtype):
+            talker, predictor = Talker(spec), Predictor(spec)
+    weights.load(talker, predictor)
+    codec_weights.load(codec)
+    for module in (talker, predictor, codec):
+        module.eval().requires_grad_(False)
+    return Model(spec, talker, predictor, codec)
+
+
+class Unfilled(TorchFunctionMode):
+    """Inside, new modules skip the random values that loading would overwrite.
+
+    For the 1.7B model that is 10 s of drawing numbers.
+    """
+
+    SKIPPED = frozenset({nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_})
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in self.SKIPPED:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+@contextmanager
+def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Modules built inside are of `dtype` from the start, with no copy in fp32 beside them."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
