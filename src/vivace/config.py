@@ -26,6 +26,7 @@ class Profile:
     ahead_s: float = 30.0  # sound made and not yet taken by the reader: then the stream is paused
     frame_rows: int = 16  # most sessions in one talker step
     codec_rows: int = 16  # most sessions in one codec step
+    prefills: int = 2  # most prompts laid down between two talker steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,19 @@ class EngineConfig:
     dtype: str = "auto"  # auto: bfloat16 on CUDA, float32 on the CPU
     max_sessions: int = 16
     max_queue: int = 64
-    max_context: int = 4096  # positions one session may fill: prompt rows and frames
+    max_context: int = 8192  # positions one session may fill: prompt rows and frames
+    session_context: int = 1024  # positions a session fills as a rule; sizes the shared pool
     threads: int = 0  # torch threads on the CPU; 0 takes every core
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
     limits: Limits = field(default_factory=Limits)
     profile: Profile = field(default_factory=Profile)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """The HTTP edge. Its limits are the engine's: both check, since they may be far apart."""
+
+    heartbeat_s: float = 10.0  # an engine loop older than this counts as stuck
+    stall_s: float = 120.0  # a client that reads nothing for this long is given up
+    drain_s: int = 30  # how long streams may go on after SIGTERM
+    limits: Limits = field(default_factory=Limits)

@@ -1,6 +1,6 @@
 """The few records that travel between the edge, the engine and the scheduler. No torch here."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
@@ -72,16 +72,33 @@ class SpeechRequest:
     """Everything that shapes the sound except the text, which the session takes piece by piece.
 
     `voice` and `language` are ids of the checkpoint in lower case ("auto" leaves the language to
-    the model). `guards` off lifts the text-proportional cap (greedy parity runs).
+    the model). `sampling` None takes the checkpoint's own defaults. `guards` off lifts the cap that
+    goes with the length of the text (greedy parity runs).
     """
 
     voice: str | None = None
     language: str = "auto"
     instruct: str = ""
     text_mode: TextMode = TextMode.STREAMING
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: Sampling | None = None
     clone: Clone | None = None
     guards: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One session in a talker step: its slot and the text id under its next frame."""
+
+    slot: int
+    text: int
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """What a talker step made: codes [B, 16], and which rows [B] ended instead."""
+
+    codes: Codes
+    ended: npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from vivace.model.layers import (
     Attention,
+    Layers,
     RMSNorm,
     Rope,
     SwiGLU,
@@ -70,7 +71,7 @@ class CausalConv(nn.Module):
 
 
 class Upsample(nn.Module):
-    """Transposed convolution of stride `rate`; a kernel of twice the rate overlaps into the next."""
+    """Transposed convolution of stride `rate`; a longer kernel overlaps into the next chunk."""
 
     def __init__(self, slots: Slots, into: int, out: int, kernel: int, rate: int) -> None:
         super().__init__()
@@ -89,9 +90,8 @@ class Upsample(nn.Module):
         if self.place is None:
             return F.conv_transpose1d(x, self.conv.weight, bias, stride=self.conv.stride)
         y = F.conv_transpose1d(x, self.conv.weight, None, stride=self.conv.stride)
-        head, body = y.split((self.overlap, y.shape[-1] - self.overlap), -1)
-        y = torch.cat((head + state[self.place], body), -1)
-        out, state[self.place] = y.split((y.shape[-1] - self.overlap, self.overlap), -1)
+        y[..., : self.overlap] += state[self.place]
+        out, state[self.place] = y.tensor_split((-self.overlap,), -1)
         return out + bias[:, None]
 
 
@@ -142,7 +142,7 @@ class Stage(nn.Module):
         super().__init__()
         self.act = Snake(into)
         self.up = Upsample(slots, into, out, 2 * rate, rate)
-        self.residuals = nn.ModuleList(Residual(slots, out, d) for d in (1, 3, 9))
+        self.residuals = Layers[Residual](Residual(slots, out, d) for d in (1, 3, 9))
 
     def load(self, take: Take, name: str) -> None:
         self.act.load(take, f"{name}.block.0")
@@ -180,7 +180,25 @@ class ConvNeXt(nn.Module):
     def forward(self, x: Tensor, state: State) -> Tensor:
         y = self.norm(self.depthwise(x, state).transpose(1, 2))
         y = self.gamma * self.down(F.gelu(self.up(y)))
-        return x + y.transpose(1, 2)
+        out: Tensor = x + y.transpose(1, 2)
+        return out
+
+
+class Widen(nn.Module):
+    """More rows of the latent per frame: a transposed convolution and a ConvNeXt layer."""
+
+    def __init__(self, slots: Slots, channels: int, rate: int) -> None:
+        super().__init__()
+        self.up = Upsample(slots, channels, channels, rate, rate)
+        self.refine = ConvNeXt(slots, channels)
+
+    def load(self, take: Take, name: str) -> None:
+        self.up.load(take, f"{name}.0.conv")
+        self.refine.load(take, f"{name}.1")
+
+    def forward(self, x: Tensor, state: State) -> Tensor:
+        out: Tensor = self.refine(self.up(x, state), state)
+        return out
 
 
 class WindowBlock(nn.Module):
@@ -207,9 +225,7 @@ class WindowBlock(nn.Module):
         self.mlp.load(take, f"{name}.mlp")
         fill(self.mlp_scale, take(f"{name}.mlp_layer_scale.scale", hidden))
 
-    def forward(
-        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor, state: State
-    ) -> Tensor:
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor, state: State) -> Tensor:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys = _look_back(k, state, self.keys, 1)
             values = _look_back(v, state, self.values, 1)
@@ -228,7 +244,7 @@ class WindowTransformer(nn.Module):
         super().__init__()
         self.window = spec.window
         self.input = nn.Linear(spec.latent, spec.hidden)
-        self.layers = nn.ModuleList(WindowBlock(slots, spec) for _ in range(spec.layers))
+        self.layers = Layers[WindowBlock](WindowBlock(slots, spec) for _ in range(spec.layers))
         self.norm = RMSNorm(spec.hidden, spec.rms_eps)
         self.output = nn.Linear(spec.hidden, spec.latent)
         self.rope = Rope(spec.head_dim, spec.rope_theta, self.input.weight.device)
@@ -273,15 +289,10 @@ class Codec(nn.Module):
         )
         self.pre_conv = CausalConv(slots, spec.codebook_dim, spec.latent, 3)
         self.transformer = WindowTransformer(slots, spec)
-        self.widen = nn.ModuleList(
-            nn.ModuleList(
-                (Upsample(slots, spec.latent, spec.latent, r, r), ConvNeXt(slots, spec.latent))
-            )
-            for r in spec.upsampling_ratios
-        )
+        self.widen = Layers[Widen](Widen(slots, spec.latent, r) for r in spec.upsampling_ratios)
         widths = [spec.decoder_dim >> i for i in range(len(spec.upsample_rates) + 1)]
         self.first = CausalConv(slots, spec.latent, widths[0], 7)
-        self.stages = nn.ModuleList(
+        self.stages = Layers[Stage](
             Stage(slots, into, out, rate)
             for into, out, rate in zip(widths, widths[1:], spec.upsample_rates, strict=False)
         )
@@ -294,10 +305,8 @@ class Codec(nn.Module):
             fill(self.codebooks[i], table)
         self.pre_conv.load(take, "decoder.pre_conv.conv")
         self.transformer.load(take, "decoder.pre_transformer")
-        for i, pair in enumerate(self.widen):
-            assert isinstance(pair, nn.ModuleList)
-            pair[0].load(take, f"decoder.upsample.{i}.0.conv")
-            pair[1].load(take, f"decoder.upsample.{i}.1")
+        for i, widen in enumerate(self.widen):
+            widen.load(take, f"decoder.upsample.{i}")
         self.first.load(take, "decoder.decoder.0.conv")
         for i, stage in enumerate(self.stages, 1):
             stage.load(take, f"decoder.decoder.{i}")
@@ -328,7 +337,7 @@ class Codec(nn.Module):
         return [*state, torch.zeros(rows, dtype=torch.int64, device=like.device)]
 
     def forward(self, codes: Tensor, state: State) -> tuple[Tensor, State]:
-        """Decode codes [B, T, 16] after `state`: samples [B, T * 1920] in -1..1, and the new state."""
+        """Decode codes [B, T, 16]: samples [B, T * 1920] in -1..1, and the new state."""
         books = torch.arange(codes.shape[2], device=codes.device)
         return self.synthesize(self.codebooks[books, codes].sum(2), state)
 
@@ -338,9 +347,8 @@ class Codec(nn.Module):
         frames, start = x.shape[1], state[-1]
         x = self.pre_conv(x.transpose(1, 2), state)
         x = self.transformer(x.transpose(1, 2), start, state).transpose(1, 2)
-        for pair in self.widen:
-            assert isinstance(pair, nn.ModuleList)
-            x = pair[1](pair[0](x, state), state)
+        for widen in self.widen:
+            x = widen(x, state)
         x = self.first(x, state)
         for stage in self.stages:
             x = stage(x, state)

@@ -1,7 +1,7 @@
 """The pieces the talker, the code predictor and the codec share."""
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,16 @@ class Take(Protocol):
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(q [B, T, heads, D], k [B, T, kv, D], v [B, T, kv, D]) -> [B, T, heads, D]: the cache's part."""
+
+
+M = TypeVar("M", bound=nn.Module)
+
+
+class Layers(nn.ModuleList, Generic[M]):
+    """A module list whose members' kind is known."""
+
+    def __iter__(self) -> Iterator[M]:
+        return super().__iter__()  # type: ignore[return-value]
 
 
 def fill(parameter: Tensor, *parts: Tensor) -> None:
@@ -130,10 +140,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))
-        qk, v = heads.split((self.heads + self.kv_heads, self.kv_heads), 2)
+        qk, v = heads.tensor_split((self.heads + self.kv_heads,), 2)
         if self.qk_norm is not None:
             qk = self.qk_norm(qk)
-        q, k = rotate(qk, rope).split((self.heads, self.kv_heads), 2)
+        q, k = rotate(qk, rope).tensor_split((self.heads,), 2)
         out: Tensor = self.out(attend(q, k, v).flatten(2))
         return out
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from vivace.model.layers import (
     Attend,
     Block,
+    Layers,
     RMSNorm,
     Rope,
     Take,
@@ -61,7 +62,7 @@ class Predictor(nn.Module):
         # The projected embeddings: a table, because the code under a row is all that varies.
         self.register_buffer("table", torch.empty(later, s.vocab, s.hidden), persistent=False)
         self.table: Tensor
-        self.layers = nn.ModuleList(
+        self.layers = Layers[Block](
             Block(s.hidden, s.intermediate, s.heads, s.kv_heads, s.head_dim, s.rms_eps)
             for _ in range(s.layers)
         )
@@ -84,7 +85,7 @@ class Predictor(nn.Module):
                 table.copy_(self.project(embedding))
 
     def forward(self, hidden: Tensor, code0: Tensor, pick: Pick) -> Tensor:
-        """Codes 1..15 [B, 15] of the frame whose talker state and embedded code 0 [B, width] these are."""
+        """Codes 1..15 [B, 15] after a talker state and the embedding of code 0, each [B, width]."""
         s = self.spec
         shape = (hidden.shape[0], self.codebooks, s.kv_heads, s.head_dim)
         cache = FrameCache(s.layers, shape, hidden)

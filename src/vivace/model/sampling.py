@@ -18,7 +18,10 @@ _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Sampling parameters of a batch, each [B]. Greedy is top_k 1; "off" is top_k vocab, top_p inf."""
+    """Sampling parameters of a batch, each [B].
+
+    Greedy is a top_k of 1; filters that are off have a top_k of the vocabulary, a top_p of inf.
+    """
 
     temperature: Tensor
     top_k: Tensor
@@ -43,7 +46,7 @@ class Rows:
         return kept & (odds.cumsum(-1) - odds < self.top_p[:, None])
 
     def _keys(self, codebook: int) -> Tensor:
-        return _mix(_mix(self.seed + codebook * _GOLDEN) + self.frame * _GOLDEN)
+        return _mix(_mix(_mix(self.seed) + codebook) + self.frame)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:

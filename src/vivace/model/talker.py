@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vivace.model.layers import Attend, Block, RMSNorm, Rope, Take, fill, fill_linear
+from vivace.model.layers import Attend, Block, Layers, RMSNorm, Rope, Take, fill, fill_linear
 from vivace.model.spec import ModelSpec
 
 
@@ -31,7 +31,7 @@ class Talker(nn.Module):
         self.text_up = nn.Linear(spec.text_hidden, spec.text_hidden)
         self.text_out = nn.Linear(spec.text_hidden, s.hidden)
         self.codec_embedding = nn.Embedding(s.vocab, s.hidden)
-        self.layers = nn.ModuleList(
+        self.layers = Layers[Block](
             Block(s.hidden, s.intermediate, s.heads, s.kv_heads, s.head_dim, s.rms_eps)
             for _ in range(s.layers)
         )

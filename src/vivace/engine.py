@@ -1,0 +1,240 @@
+"""The engine as callers see it: load a checkpoint, open sessions, close. Safe from any thread."""
+
+import itertools
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from vivace.config import EngineConfig
+from vivace.errors import NotFound, Overloaded, Unavailable, Unprocessable
+from vivace.loop import Cancel, Loop, More, Turn
+from vivace.model.spec import ModelSpec
+from vivace.parts import Parts, load_parts
+from vivace.schedule.track import Track
+from vivace.session import Session
+from vivace.text.prompt import Script
+from vivace.types import Sampling, SpeechRequest, Voice
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What is in use now."""
+
+    slots_total: int
+    slots_free: int
+    active: int  # sessions with a slot
+    waiting: int  # sessions without one
+    steps: int  # since the start
+
+
+class Engine:
+    """Speech from text, for many sessions at a time.
+
+    Loads a checkpoint (a directory, a hub id, or None for the embedded one), warms up and starts
+    its thread; ready when the constructor returns. Close it, or use it as a context manager.
+
+    Raises CheckpointError if the checkpoint cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        config: EngineConfig | None = None,
+        revision: str | None = None,
+        offline: bool = False,
+        parts: Parts | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config or EngineConfig()
+        if parts is None:
+            parts = load_parts(model, self.config, revision=revision, offline=offline)
+        self.model_id, self.spec = parts.model_id, parts.spec
+        self._tokenizer, self._clock = parts.tokenizer, clock
+        self._loop = Loop(parts.runner, self.config, clock, self._done)
+        self._admission = threading.Lock()
+        self._names = itertools.count(1)
+        self._held = 0  # sessions opened and not yet done
+        self._closed = False
+        self._thread = threading.Thread(target=self._loop.run, name="vivace-engine", daemon=True)
+        self._thread.start()
+
+    # What callers see, from any thread.
+
+    @property
+    def voices(self) -> list[Voice]:
+        """The checkpoint's named voices."""
+        return [
+            Voice(id, id.replace("_", " ").title(), self.spec.dialects.get(id))
+            for id in self.spec.speakers
+        ]
+
+    @property
+    def languages(self) -> list[str]:
+        """The checkpoint's languages, without the dialects that come with a voice."""
+        dialects = set(self.spec.dialects.values())
+        return [name for name in self.spec.languages if name not in dialects]
+
+    @property
+    def defaults(self) -> Sampling:
+        """The checkpoint's own sampling defaults."""
+        return self.spec.defaults
+
+    @property
+    def ready(self) -> bool:
+        """Does it take requests?"""
+        return not self._closed and self._thread.is_alive()
+
+    @property
+    def heartbeat_age_s(self) -> float:
+        """Seconds since the loop last came round."""
+        return self._clock() - self._loop.beat_s
+
+    def stats(self) -> Stats:
+        """What is in use now."""
+        total, free = self.config.max_sessions, len(self._loop.free)
+        active = total - free
+        return Stats(total, free, active, max(0, self._held - active), self._loop.steps)
+
+    def open(self, request: SpeechRequest | None = None) -> Session:
+        """Start a session.
+
+        Raises NotFound for a voice, Unprocessable for what this checkpoint cannot do, Overloaded
+        when every slot and every place in the queue is taken, Unavailable after `close`.
+        """
+        request = resolve(self.spec, request or SpeechRequest())
+        script = Script(self.spec, request, self._tokenizer)
+        most_tokens = self._most_tokens(script)
+        self._admit()
+        session = Session(
+            f"s{next(self._names)}",
+            request,
+            self,
+            self._tokenizer.stream(),
+            most_chars=self.config.limits.text_chars,
+            most_tokens=most_tokens,
+        )
+        sampling = request.sampling or self.defaults
+        seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
+        self._loop.tell(Turn(session, script, sampling, seed, Track(self._clock())))
+        return session
+
+    def _most_tokens(self, script: Script) -> int:
+        """Tokens of text that fit one prompt beside what comes before them."""
+        rows = len(script.head) + script.lead_frames
+        most = self.config.max_context - rows - 1
+        if most < 1:
+            raise Unprocessable(
+                f"instructions and reference fill {rows} of {self.config.max_context} positions",
+                param="instructions",
+            )
+        return most
+
+    def _admit(self) -> None:
+        room = self.config.max_sessions + self.config.max_queue
+        with self._admission:
+            if self._closed:
+                raise Unavailable("the engine is closed")
+            if self._held >= room:
+                raise Overloaded(f"all {room} places are taken", retry_after_s=1.0)
+            self._held += 1
+
+    def _done(self, session: Session) -> None:
+        with self._admission:
+            self._held -= 1
+
+    def say(self, text: str, request: SpeechRequest | None = None) -> Session:
+        """Open a session for a whole text."""
+        session = self.open(request)
+        try:
+            session.append(text)
+        except Exception:
+            session.cancel()
+            raise
+        session.end()
+        return session
+
+    def close(self) -> None:
+        """Stop the loop; sessions still open end with an error."""
+        with self._admission:
+            self._closed = self._loop.stopping = True
+        self._loop.wake()
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # What sessions ask (session.Desk).
+
+    def text(self, session: Session, ids: list[int], *, end: bool) -> None:
+        """Pass tokens on to the loop."""
+        self._loop.tell(More(session, ids, end))
+
+    def cancel(self, session: Session) -> None:
+        """Pass on that nobody listens any more."""
+        self._loop.tell(Cancel(session))
+
+    def taken(self) -> None:
+        """A reader has made room: a paused session may go on."""
+        self._loop.wake()
+
+
+def resolve(spec: ModelSpec, request: SpeechRequest) -> SpeechRequest:
+    """The request in this checkpoint's own terms: lower-case ids, defaults filled in.
+
+    Raises NotFound or Unprocessable where the checkpoint has no such thing.
+    """
+    language = request.language.lower()
+    if language != "auto" and language not in spec.languages:
+        known = ", ".join(["auto", *spec.languages])
+        raise Unprocessable(
+            f"no language {request.language!r}; there are {known}", param="language"
+        )
+    voice = _voice(spec, request)
+    # The 0.6B models were not trained on instructions; the official wrapper drops them as well.
+    instruct = "" if spec.size == "0b6" and spec.kind == "custom_voice" else request.instruct
+    return replace(request, voice=voice, language=language, instruct=instruct)
+
+
+def _voice(spec: ModelSpec, request: SpeechRequest) -> str | None:
+    if spec.kind == "base":
+        if request.clone is None:
+            raise Unprocessable(
+                "a base model speaks with a reference clip's voice", param="ref_audio"
+            )
+        return None
+    if request.clone is not None:
+        raise Unprocessable(f"a {spec.kind} model does not clone voices", param="ref_audio")
+    if not spec.speakers:
+        if request.voice is not None:
+            raise NotFound("this model has no named voices; describe one", param="voice")
+        return None
+    voice = next(iter(spec.speakers)) if request.voice is None else request.voice.lower()
+    if voice not in spec.speakers:
+        known = ", ".join(spec.speakers)
+        raise NotFound(f"no voice {request.voice!r}; there are {known}", param="voice")
+    return voice

@@ -1,0 +1,307 @@
+"""The engine's loop: takes words from other threads, plans a step, runs it, publishes what it made.
+
+Owner of slots and turns. Everything here runs on one thread; the only ways in are `tell` and the
+sessions' outboxes are the only ways out.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from vivace.config import EngineConfig
+from vivace.errors import EngineFailure, Unavailable, VivaceError
+from vivace.schedule.policy import plan
+from vivace.schedule.track import Track
+from vivace.session import Session
+from vivace.text.prompt import Prompt, Script
+from vivace.types import Chunk, Codes, Done, FinishReason, Frames, Pcm, Row, Sampling
+
+log = logging.getLogger("vivace")
+
+IDLE_S = 0.5  # longest sleep of an idle loop: the heartbeat of an idle engine
+
+
+class Steps(Protocol):
+    """What the loop asks of a runner; tests give it a fake one."""
+
+    def open(self, slot: int, sampling: Sampling, seed: int) -> None:
+        """Make the slot a fresh one."""
+        ...
+
+    def close(self, slot: int) -> None:
+        """Take back what the slot holds."""
+        ...
+
+    def room(self, slot: int, positions: int) -> bool:
+        """Make room for that many positions in all, if there is any."""
+        ...
+
+    def prefill(self, slot: int, prompt: Prompt) -> None:
+        """Lay down all rows of a prompt but the last."""
+        ...
+
+    def frame(self, rows: Sequence[Row]) -> Frames:
+        """Make the next frame of every row."""
+        ...
+
+    def voice(self, slots: Sequence[int], frames: int) -> Pcm:
+        """Decode the next frames of every slot: samples [B, frames * 1920]."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """The loop's side of one session."""
+
+    session: Session
+    script: Script
+    sampling: Sampling
+    seed: int
+    track: Track
+    first_text: int | None = None  # the text id under the first frame, from the prompt
+    positions: int = 0  # of its context in use
+    reason: FinishReason = FinishReason.STOP
+    codes: list[Codes] = field(default_factory=list)  # made and not yet decoded, [16] each
+    stalled_s: float | None = None  # since when its reader has let a full buffer stand
+
+    def next_text(self) -> int:
+        """The text id under the next frame."""
+        if self.first_text is None:
+            return self.script.next_text()
+        text, self.first_text = self.first_text, None
+        return text
+
+    @property
+    def most_frames(self) -> int:
+        """Frames after which the loop ends it: the request's own cap, and the text's."""
+        if not (self.session.request.guards and self.script.ended):
+            return self.sampling.max_frames
+        return min(self.sampling.max_frames, self.session.cap.frames)
+
+
+@dataclass(frozen=True, slots=True)
+class More:
+    """More tokens for a session, and whether they were the last."""
+
+    session: Session
+    ids: list[int]
+    end: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Nobody listens to this session any more."""
+
+    session: Session
+
+
+Word = Turn | More | Cancel
+
+
+class Loop:
+    """Serves sessions with one runner until told to stop."""
+
+    def __init__(
+        self,
+        runner: Steps,
+        config: EngineConfig,
+        clock: Callable[[], float],
+        on_done: Callable[[Session], None],
+    ) -> None:
+        self.runner, self.config, self.clock, self.on_done = runner, config, clock, on_done
+        self.turns: dict[Session, Turn] = {}  # in the order of their arrival
+        self.free = list(range(config.max_sessions - 1, -1, -1))
+        self.steps = 0
+        self.beat_s = clock()
+        self.stopping = False
+        self._words: queue.SimpleQueue[Word] = queue.SimpleQueue()
+        self._wake = threading.Event()
+
+    def tell(self, word: Word) -> None:
+        """Leave word, from any thread."""
+        self._words.put(word)
+        self._wake.set()
+
+    def wake(self) -> None:
+        """Something outside has changed: look again."""
+        self._wake.set()
+
+    def run(self) -> None:
+        """Step until stopped, sleeping where nothing can run; the body of the engine's thread."""
+        while not self.stopping:
+            try:
+                busy = self.step()
+            except Exception:  # our own bug: end what is open, go on serving
+                log.exception("a step failed")
+                self._end(self.turns.values(), EngineFailure("the engine failed; see its log"))
+                busy = False
+            if not busy:
+                self._wake.wait(IDLE_S)
+            self._wake.clear()
+        self._listen()
+        self._end(self.turns.values(), Unavailable("the engine was closed"))
+
+    def step(self) -> bool:
+        """Take words, seat who waits, plan, run, publish. False if nothing could run."""
+        now = self.beat_s = self.clock()
+        self._listen()
+        self._seat()
+        turns = self._seated(now)
+        todo = plan(turns, now, self.config.profile)
+        self._voice([turns[track] for track in todo.voice], todo.voice_frames)
+        for track in todo.prefill:
+            self._prefill(turns[track])
+        self._frame([turns[track] for track in todo.frame])
+        self.steps += bool(todo)
+        return bool(todo)
+
+    def _listen(self) -> None:
+        while not self._words.empty():
+            word = self._words.get()
+            if isinstance(word, Turn):
+                self.turns[word.session] = word
+            elif (turn := self.turns.get(word.session)) is not None:
+                if isinstance(word, Cancel):
+                    self._finish(turn, FinishReason.CANCELLED, drop=True)
+                else:
+                    self._more(turn, word)
+
+    def _more(self, turn: Turn, more: More) -> None:
+        turn.script.append(more.ids)
+        if more.end:
+            turn.script.end()
+            if not turn.session.speakable:
+                self._finish(turn, FinishReason.NO_AUDIO)
+
+    def _seat(self) -> None:
+        """Give free slots to those who wait and whose prompt has its text, oldest first."""
+        for turn in self.turns.values():
+            if not self.free:
+                return
+            if not turn.track.seated and turn.script.prompt_ready:
+                turn.track.slot = self.free.pop()
+                self.runner.open(turn.track.slot, turn.sampling, turn.seed)
+
+    def _seated(self, now: float) -> dict[Track, Turn]:
+        """Turns that hold a slot, their tracks brought up to date."""
+        for turn in [t for t in self.turns.values() if t.track.seated]:
+            self._look(turn, now)
+        return {t.track: t for t in self.turns.values() if t.track.seated}
+
+    def _look(self, turn: Turn, now: float) -> None:
+        """Bring a track up to date; cut off a reader who has stalled."""
+        track, taken = turn.track, turn.session.outbox.taken_frames
+        full = track.buffered_s >= self.config.profile.ahead_s
+        if not full or taken > track.taken:
+            turn.stalled_s = None
+        elif turn.stalled_s is None:
+            turn.stalled_s = now
+        track.taken = taken
+        track.text_ready = turn.first_text is not None or turn.script.rows_ready
+        if turn.stalled_s is not None and now - turn.stalled_s > self.config.stall_s:
+            log.warning("%s: its reader took nothing for too long", turn.session.id)
+            self._finish(turn, FinishReason.CANCELLED, drop=True)
+
+    def _prefill(self, turn: Turn) -> None:
+        prompt = turn.script.prompt()
+        with self._blame([turn]):
+            if not self.runner.room(turn.track.slot, len(prompt.text)):
+                raise Unavailable("no memory is left for this prompt; lower --max-sessions")
+            self.runner.prefill(turn.track.slot, prompt)
+            turn.first_text = prompt.text[-1]
+            turn.positions = len(prompt.text) - 1
+            turn.track.prefilled = True
+
+    def _frame(self, turns: list[Turn]) -> None:
+        turns = [t for t in turns if t.session in self.turns and self._has_room(t)]
+        if not turns:
+            return
+        rows = [Row(turn.track.slot, turn.next_text()) for turn in turns]
+        with self._blame(turns):
+            out = self.runner.frame(rows)
+            for turn, codes, ended in zip(turns, out.codes, out.ended, strict=True):
+                self._made(turn, codes, bool(ended))
+
+    def _has_room(self, turn: Turn) -> bool:
+        """Room for one more position, or the turn ends here."""
+        more = turn.positions + 1
+        if more <= self.config.max_context and self.runner.room(turn.track.slot, more):
+            turn.positions = more
+            return True
+        self._last_frame(turn, FinishReason.LENGTH)
+        return False
+
+    def _made(self, turn: Turn, codes: Codes, ended: bool) -> None:
+        track = turn.track
+        if ended:
+            self._last_frame(turn, FinishReason.STOP)
+            return
+        turn.codes.append(codes)
+        track.made += 1
+        if track.made >= turn.most_frames:
+            self._last_frame(turn, FinishReason.LENGTH)
+
+    def _last_frame(self, turn: Turn, reason: FinishReason) -> None:
+        """The talker makes no more; the turn ends when the codec has caught up."""
+        track = turn.track
+        track.finished = True
+        turn.reason = reason if track.made else FinishReason.NO_AUDIO
+        if not track.pending:
+            self._finish(turn, turn.reason)
+
+    def _voice(self, turns: list[Turn], frames: int) -> None:
+        if not turns:
+            return
+        with self._blame(turns):
+            pcm = self.runner.voice([turn.track.slot for turn in turns], frames)
+            now = self.clock()
+            for turn, samples in zip(turns, pcm, strict=True):
+                self._send(turn, samples, frames, now)
+
+    def _send(self, turn: Turn, pcm: Pcm, frames: int, now: float) -> None:
+        track = turn.track
+        codes, turn.codes = np.stack(turn.codes[:frames]), turn.codes[frames:]
+        track.sent(frames, now)
+        turn.session.outbox.put(Chunk(pcm.copy(), codes))
+        if track.finished and not track.pending:
+            self._finish(turn, turn.reason)
+
+    @contextmanager
+    def _blame(self, turns: list[Turn]) -> Iterator[None]:
+        """Turn a fault in a batch into the end of the sessions in it, and of no others."""
+        try:
+            yield
+        except VivaceError as error:
+            self._end(turns, error)
+        except Exception:
+            log.exception("a step of %d sessions failed", len(turns))
+            self._end(turns, EngineFailure("the engine failed at this request; see its log"))
+
+    def _finish(
+        self,
+        turn: Turn,
+        reason: FinishReason,
+        *,
+        error: VivaceError | None = None,
+        drop: bool = False,
+    ) -> None:
+        """The one way out: terminal event, slot and pages back."""
+        if self.turns.pop(turn.session, None) is None:
+            return
+        if turn.track.seated:
+            self.runner.close(turn.track.slot)
+            self.free.append(turn.track.slot)
+        self.on_done(turn.session)
+        tokens = len(turn.session.prompt_ids)
+        done = Done(reason, turn.track.voiced, tokens, turn.seed, error)
+        turn.session.outbox.finish(done, drop=drop)
+
+    def _end(self, turns: Iterable[Turn], error: VivaceError) -> None:
+        for turn in list(turns):
+            self._finish(turn, FinishReason.ERROR, error=error)

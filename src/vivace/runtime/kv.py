@@ -1,0 +1,42 @@
+"""The talker's keys and values, in pages shared by all slots."""
+
+import torch
+from torch import Tensor
+
+from vivace.model.layers import Attend, grouped_attention
+from vivace.model.spec import TransformerSpec
+
+
+class PagedCache:
+    """One step's view of the pool: where its rows write, and what each of them may see."""
+
+    def __init__(self, pool: "KvPool", table: Tensor, positions: Tensor) -> None:
+        """`table` [B, P] are the rows' pages, `positions` [B, T] the step's positions."""
+        size = pool.keys.shape[2]
+        self.pool, self.table, self.positions = pool, table, positions
+        self.write = table.gather(1, positions // size) * size + positions % size
+        seen = torch.arange(table.shape[1] * size, device=table.device)
+        self.mask = seen <= positions[..., None]  # [B, T, L]
+
+    def layer(self, index: int) -> Attend:
+        """Attention of one layer over the rows' pages, after writing this step's keys there."""
+        keys, values = self.pool.keys[index], self.pool.values[index]
+
+        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys.flatten(0, 1)[self.write] = k
+            values.flatten(0, 1)[self.write] = v
+            rows = keys[self.table].flatten(1, 2), values[self.table].flatten(1, 2)
+            return grouped_attention(q, *rows, self.mask)
+
+        return attend
+
+
+class KvPool:
+    """Pages of keys and values [layers, pages, page, kv, D]."""
+
+    def __init__(
+        self, spec: TransformerSpec, pages: int, page: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        shape = (spec.layers, pages, page, spec.kv_heads, spec.head_dim)
+        self.keys = torch.zeros(shape, device=device, dtype=dtype)
+        self.values = torch.zeros(shape, device=device, dtype=dtype)

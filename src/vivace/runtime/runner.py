@@ -1,0 +1,205 @@
+"""Runs the three modules over slots: every tensor of a session lives here, indexed by its slot.
+
+Eager torch, on the CPU or on a card. A step's host input is slot numbers and text ids; its output
+is the codes, the end-of-speech flags and the sound.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from vivace.model.codec import Codec
+from vivace.model.predictor import Predictor
+from vivace.model.sampling import Rows, penalise
+from vivace.model.spec import ModelSpec
+from vivace.model.talker import Talker
+from vivace.runtime.kv import KvPool, PagedCache
+from vivace.runtime.pages import Pages
+from vivace.text.prompt import X_VECTOR, Prompt
+from vivace.types import Frames, Pcm, Row, Sampling
+
+PAGE = 64  # positions
+RING = 64  # frames made and not yet decoded, at most, per slot
+
+
+class _Draws:
+    """Sampling parameters per slot, for one of the two stacks that draw."""
+
+    def __init__(self, slots: int, vocab: int, device: torch.device) -> None:
+        self.vocab = vocab
+        self.temperature = torch.ones(slots, device=device)
+        self.top_k = torch.ones(slots, dtype=torch.int64, device=device)
+        self.top_p = torch.full((slots,), torch.inf, device=device)
+        self.widest = [1] * slots  # the host's copy of top_k
+
+    def set(self, slot: int, temperature: float, top_k: int, top_p: float) -> None:
+        """Temperature 0 is top-k of 1; top-k 0 keeps the vocabulary; top-p 1 keeps every tail."""
+        greedy = temperature == 0.0
+        self.widest[slot] = 1 if greedy else top_k or self.vocab
+        self.temperature[slot] = 1.0 if greedy else temperature
+        self.top_k[slot] = self.widest[slot]
+        self.top_p[slot] = torch.inf if top_p >= 1.0 else top_p
+
+    def rows(self, rows: Sequence[Row], slots: Tensor, seed: Tensor, frame: Tensor) -> Rows:
+        widest = max(self.widest[row.slot] for row in rows)
+        t, k, p = self.temperature[slots], self.top_k[slots], self.top_p[slots]
+        return Rows(t, k, p, seed[slots], frame[slots], widest)
+
+
+class Runner:
+    """Owner of the slots' device state: next inputs, positions, draws, keys and values, codec."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        talker: Talker,
+        predictor: Predictor,
+        codec: Codec,
+        *,
+        slots: int,
+        pages: int,
+    ) -> None:
+        self.spec, self.talker, self.predictor, self.codec = spec, talker, predictor, codec
+        weight = talker.codec_embedding.weight
+        self.device, dtype = weight.device, weight.dtype
+        self.pages = Pages(pages, PAGE)
+        self.kv = KvPool(spec.talker, pages, PAGE, self.device, dtype)
+
+        def per_slot(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
+            return torch.zeros(slots, *shape, dtype=dtype, device=self.device)
+
+        self.next_input = per_slot(spec.talker.hidden, dtype=dtype)
+        self.position, self.frames = per_slot(), per_slot()
+        self.seed, self.min_frames = per_slot(), per_slot()
+        self.penalty = per_slot(dtype=torch.float32)
+        self.seen = per_slot(spec.talker.vocab, dtype=torch.bool)
+        self.first_draws = _Draws(slots, spec.talker.vocab, self.device)
+        self.later_draws = _Draws(slots, spec.predictor.vocab, self.device)
+        self.ring = per_slot(RING, spec.codebooks)
+        self.made, self.voiced = [0] * slots, [0] * slots
+        self.codec_state = codec.fresh(slots)
+        self.suppressed = self._suppressed()
+
+    def _suppressed(self) -> Tensor:
+        """Bias [vocab] that shuts out the special ids, except end of speech."""
+        bias = torch.zeros(self.spec.talker.vocab, device=self.device)
+        bias[self.spec.talker.vocab - 1024 :] = -torch.inf
+        bias[self.spec.codec_ids.eos] = 0.0
+        return bias
+
+    def open(self, slot: int, sampling: Sampling, seed: int) -> None:
+        """Make the slot a fresh one with these draws."""
+        self.made[slot] = self.voiced[slot] = 0
+        for tensor in (self.position, self.frames, self.seen, *self.codec_state):
+            tensor[slot] = 0
+        self.seed[slot] = seed
+        self.min_frames[slot] = sampling.min_frames
+        self.penalty[slot] = sampling.repetition_penalty
+        s = sampling
+        self.first_draws.set(slot, s.temperature, s.top_k, s.top_p)
+        self.later_draws.set(slot, s.subtalker_temperature, s.subtalker_top_k, s.subtalker_top_p)
+
+    def close(self, slot: int) -> None:
+        """Give the slot's pages back."""
+        self.pages.release(slot)
+
+    def room(self, slot: int, positions: int) -> bool:
+        """Make sure the slot's pages hold `positions`; false if the pool has run out."""
+        return self.pages.grow(slot, positions) is not None
+
+    @torch.inference_mode()
+    def prefill(self, slot: int, prompt: Prompt) -> None:
+        """Lay down a prompt: keys and values of all rows but the last, which the next frame takes.
+
+        A clone's reference also goes through the codec, so that speech continues its sound.
+        """
+        x, last = self._embed(prompt)
+        count = x.shape[1] - 1
+        if count:
+            positions = torch.arange(count, device=self.device)[None]
+            self.talker(x[:, :-1], self._cache([slot], positions))
+        self.next_input[slot] = last
+        self.position[slot] = count
+        if prompt.ref_codes is not None:
+            codes = torch.as_tensor(prompt.ref_codes, device=self.device)[None]
+            self._decode([slot], codes)
+
+    def _embed(self, prompt: Prompt) -> tuple[Tensor, Tensor]:
+        """The prompt's rows [1, P, hidden], and the last one without its text [hidden]."""
+        text = torch.tensor(prompt.text, device=self.device)
+        codec = torch.tensor(prompt.codec, device=self.device)
+        part = self.talker.codes(codec.clamp(min=0)) * (codec >= 0)[:, None]
+        if prompt.x_vector is not None:
+            vector = torch.as_tensor(prompt.x_vector, device=self.device, dtype=part.dtype)
+            part[codec == X_VECTOR] = vector
+        if prompt.ref_codes is not None:
+            codes = torch.as_tensor(prompt.ref_codes, device=self.device)
+            part[-len(codes) :] = self._embed_codes(codes)
+        return (self.talker.text(text) + part)[None], part[-1]
+
+    def _embed_codes(self, codes: Tensor) -> Tensor:
+        """The talker's input for frames of codes [B, 16]."""
+        return self.talker.codes(codes[:, 0]) + self.predictor.embed(codes[:, 1:])
+
+    def _cache(self, slots: list[int], positions: Tensor) -> PagedCache:
+        tables = [self.pages.table(slot) for slot in slots]
+        width = max(map(len, tables))
+        padded = [table + [0] * (width - len(table)) for table in tables]
+        return PagedCache(self.kv, torch.tensor(padded, device=self.device), positions)
+
+    @torch.inference_mode()
+    def frame(self, rows: Sequence[Row]) -> Frames:
+        """Make the next frame of every row: talker, draws, predictor, next input."""
+        slots = torch.tensor([row.slot for row in rows], device=self.device)
+        text = torch.tensor([row.text for row in rows], device=self.device)
+        cache = self._cache([row.slot for row in rows], self.position[slots][:, None])
+        x = self.next_input[slots] + self.talker.text(text)
+        hidden = self.talker(x[:, None], cache)[:, 0]
+        code0 = self._first_code(hidden, rows, slots)
+        draws = self.later_draws.rows(rows, slots, self.seed, self.frames)
+        later = self.predictor(
+            hidden, self.talker.codes(code0), lambda book, logits: draws.draw(logits, book)
+        )
+        return self._keep(rows, slots, torch.cat((code0[:, None], later), 1))
+
+    def _first_code(self, hidden: Tensor, rows: Sequence[Row], slots: Tensor) -> Tensor:
+        eos = self.spec.codec_ids.eos
+        logits = self.talker.logits(hidden)
+        logits = penalise(logits, self.seen[slots], self.penalty[slots]) + self.suppressed
+        early = self.frames[slots] < self.min_frames[slots]
+        logits[:, eos] = logits[:, eos].masked_fill(early, -torch.inf)
+        return self.first_draws.rows(rows, slots, self.seed, self.frames).draw(logits, 0)
+
+    def _keep(self, rows: Sequence[Row], slots: Tensor, codes: Tensor) -> Frames:
+        """Store what the next step and the codec need; a row that ended keeps no frame."""
+        self.next_input[slots] = self._embed_codes(codes)
+        self.seen[slots, codes[:, 0]] = True
+        self.ring[slots, self.frames[slots] % RING] = codes
+        self.position[slots] += 1
+        self.frames[slots] += 1
+        ended = codes[:, 0] == self.spec.codec_ids.eos
+        out = Frames(codes.cpu().numpy(), ended.cpu().numpy())
+        for row, end in zip(rows, out.ended, strict=True):
+            self.made[row.slot] += not end
+        return out
+
+    @torch.inference_mode()
+    def voice(self, slots: Sequence[int], frames: int) -> Pcm:
+        """Decode the next `frames` of every slot: samples [B, frames * 1920]."""
+        start = torch.tensor([self.voiced[slot] for slot in slots], device=self.device)
+        places = (start[:, None] + torch.arange(frames, device=self.device)) % RING
+        rows = torch.tensor(slots, device=self.device)
+        pcm = self._decode(slots, self.ring[rows[:, None], places])
+        for slot in slots:
+            self.voiced[slot] += frames
+        out: Pcm = pcm.float().cpu().numpy()
+        return out
+
+    def _decode(self, slots: Sequence[int], codes: Tensor) -> Tensor:
+        rows = torch.tensor(slots, device=self.device)
+        pcm: Tensor
+        pcm, state = self.codec(codes, [tensor[rows] for tensor in self.codec_state])
+        for kept, new in zip(self.codec_state, state, strict=True):
+            kept[rows] = new
+        return pcm

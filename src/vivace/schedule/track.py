@@ -1,0 +1,44 @@
+"""What the policy knows of one session: counts and times, nothing that plays or computes."""
+
+from dataclasses import dataclass
+
+from vivace.types import FRAME_S
+
+
+@dataclass(slots=True, eq=False)
+class Track:
+    """One session. The engine keeps it true; the policy only reads it."""
+
+    arrived_s: float
+    slot: int = -1
+    prefilled: bool = False
+    text_ready: bool = True  # there is text for the next frame, or there will be no more
+    made: int = 0  # frames the talker has made
+    voiced: int = 0  # frames the codec has decoded
+    taken: int = 0  # frames the reader has taken away
+    finished: bool = False  # the talker makes no more
+    deadline_s: float | None = None  # when the listener's buffer empties; None before first audio
+
+    @property
+    def seated(self) -> bool:
+        """Does it hold a slot?"""
+        return self.slot >= 0
+
+    @property
+    def pending(self) -> int:
+        """Frames made and not yet decoded."""
+        return self.made - self.voiced
+
+    @property
+    def buffered_s(self) -> float:
+        """Sound decoded and not yet taken by the reader."""
+        return (self.voiced - self.taken) * FRAME_S
+
+    def sent(self, frames: int, now: float) -> None:
+        """Move the playback clock: `frames` more are on their way to the listener.
+
+        A listener who has already run dry starts again from now.
+        """
+        self.voiced += frames
+        start = now if self.deadline_s is None else max(self.deadline_s, now)
+        self.deadline_s = start + frames * FRAME_S
