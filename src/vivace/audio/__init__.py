@@ -1,0 +1,1 @@
+"""Sound as bytes: sample formats, containers and streaming encoders."""

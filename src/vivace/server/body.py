@@ -1,0 +1,99 @@
+"""A request's body: bounded, UTF-8, JSON, one object, no half characters."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+from vivace.errors import InvalidRequest, TooLarge
+
+_HALF_CHARACTER = re.compile(r"[\ud800-\udfff]")
+_JSON_TYPE = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;.*)?", re.IGNORECASE)
+_OTHER_CHARSET = re.compile(r"charset\s*=\s*\"?(?!utf-?8\b)[\w-]", re.IGNORECASE)
+
+
+async def read_json(request: Request, limit: int) -> dict[str, object]:
+    """The JSON object a request carries.
+
+    Raises:
+        TooLarge: More than `limit` bytes; the rest is not read.
+        InvalidRequest: Anything but one JSON object in UTF-8.
+        HTTPException: 415, for another content type or encoding.
+    """
+    _check_headers(request.headers)
+    return parse(await _read(request, limit))
+
+
+def parse(raw: bytes) -> dict[str, object]:
+    """One JSON object from its bytes.
+
+    NaN, Infinity and 1e400 pass here as floats: the field they stand in refuses them by its name.
+    """
+    try:
+        body = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"The body is not UTF-8 (byte {error.start}).") from None
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.") from None
+    except ValueError as error:  # malformed, or a number of thousands of digits
+        raise InvalidRequest(f"The body is not JSON: {error}.") from None
+    if not isinstance(body, dict):
+        raise InvalidRequest('The body must be a JSON object, such as {"input": "Hello."}.')
+    for name, value in body.items():
+        if any(map(_HALF_CHARACTER.search, _strings([name, value]))):
+            raise InvalidRequest(
+                f"`{name}` holds half of a surrogate pair, which is no character.", param=name
+            )
+    return body
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    encoding = headers.get("content-encoding", "identity")
+    if encoding.strip().lower() not in ("", "identity"):
+        raise HTTPException(415, "Compressed bodies are not accepted: send the JSON as it is.")
+    kind = headers.get("content-type", "application/json")
+    if not _JSON_TYPE.fullmatch(kind.strip()):
+        raise HTTPException(415, "The body must be JSON: send Content-Type: application/json.")
+    if _OTHER_CHARSET.search(kind):
+        raise HTTPException(415, "The body must be UTF-8.")
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    """The body's bytes; stops at the limit, whether its length was announced or not."""
+    refusal = TooLarge(f"The body is over the limit of {limit:,} bytes.", code="body_too_large")
+    if int(request.headers.get("content-length", 0)) > limit:
+        raise refusal
+    raw = bytearray()
+    try:
+        async for piece in request.stream():
+            raw += piece
+            if len(raw) > limit:
+                raise refusal
+    except ClientDisconnect:
+        raise InvalidRequest("The client left before its request was read.") from None
+    return bytes(raw)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object's members; two of one name would leave it to chance which one counts."""
+    members: dict[str, object] = {}
+    for name, value in pairs:
+        if name in members:
+            raise InvalidRequest(f"`{name[:64]}` is given twice.", param=name)
+        members[name] = value
+    return members
+
+
+def _strings(value: object) -> Iterator[str]:
+    """Every string in a JSON value. A stack, since the value may be deeper than Python's own."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, list):
+            stack.extend(item)
+        elif isinstance(item, dict):
+            stack.extend([*item, *item.values()])

@@ -1,0 +1,112 @@
+"""Reads the fields of one JSON object, strictly: a boolean is no number, a number no string."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from vivace.errors import Unprocessable
+
+INT_MAX = 2**31 - 1
+
+T = TypeVar("T", bound=str | float)
+
+
+class Fields:
+    """The fields of one request. Each is taken once by its name; null counts as absent.
+
+    What nobody has taken at the end is unknown to us. Every refusal is `Unprocessable` and names
+    its field.
+    """
+
+    def __init__(self, body: Mapping[str, object]) -> None:
+        self._left = {name: value for name, value in body.items() if value is not None}
+        self.warnings: list[str] = []
+
+    def take(self, name: str) -> object | None:
+        """The value as it came."""
+        return self._left.pop(name, None)
+
+    def text(self, name: str) -> str | None:
+        """A string."""
+        value = self.take(name)
+        if value is None or isinstance(value, str):
+            return value
+        raise _wrong(name, "a string", value)
+
+    def flag(self, name: str) -> bool | None:
+        """A boolean."""
+        value = self.take(name)
+        if value is None or isinstance(value, bool):
+            return value
+        raise _wrong(name, "true or false", value)
+
+    def whole(self, name: str, low: int, high: int = INT_MAX) -> int | None:
+        """An integer from `low` to `high`."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+            return value
+        raise _wrong(name, f"a whole number from {low} to {high}", value)
+
+    def number(self, name: str, low: float, high: float, *, above: bool = False) -> float | None:
+        """A finite number from `low` to `high`; `above` leaves out `low` itself."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and low <= value <= high
+            and not (above and value == low)
+        ):
+            return float(value)
+        start = "above" if above else "from"
+        raise _wrong(name, f"a number {start} {low:g} {'up ' * above}to {high:g}", value)
+
+    def choice(self, name: str, served: tuple[str, ...], later: tuple[str, ...] = ()) -> str | None:
+        """One of a few words in any case; `later` are those that we know and do not serve yet."""
+        value = self.text(name)
+        if value is None or value.lower() in served:
+            return value and value.lower()
+        if value.lower() in later:
+            raise Unprocessable(
+                f"`{name}` {value.lower()} comes in a later version; use {' or '.join(served)}.",
+                param=name,
+                code="not_supported_yet",
+            )
+        raise _wrong(name, " or ".join(served), value)
+
+    def either(self, name: str, alias: str, read: Callable[[str], T | None]) -> T | None:
+        """A field with two names; both may be there if they agree."""
+        first, second = read(name), read(alias)
+        if first is not None and second is not None and first != second:
+            raise Unprocessable(f"`{name}` and `{alias}` disagree: send one.", param=alias)
+        return first if second is None else second
+
+    def refuse(self, name: str, why: str) -> None:
+        """Refuse the request if the field is there at all."""
+        if self.take(name) is not None:
+            raise Unprocessable(f"`{name}`: {why}", param=name, code="not_supported_yet")
+
+    def unknown(self) -> list[str]:
+        """Names that nobody has taken."""
+        return list(self._left)
+
+
+def _wrong(name: str, wanted: str, value: object) -> Unprocessable:
+    return Unprocessable(f"`{name}` must be {wanted}; got {_shown(value)}.", param=name)
+
+
+def _shown(value: object) -> str:
+    """A JSON value in few words."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "a number that is not finite"
+    words = repr(value)
+    return words if len(words) <= 64 else f"{words[:60]}..."

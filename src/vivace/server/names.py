@@ -1,0 +1,91 @@
+"""Names that clients use for models, voices and languages, mapped onto what a checkpoint has."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from vivace.errors import NotFound, Unprocessable
+from vivace.types import Voice
+
+# Names that always mean the model that is loaded.
+MODEL_ALIASES: Final = ("vivace", "tts-1", "tts-1-hd", "gpt-4o-mini-tts")
+
+# OpenAI's voices and the published voice that stands in for each. A checkpoint without that voice
+# uses its own voices in turn, by the position in this table.
+OPENAI_VOICES: Final[Mapping[str, str]] = {
+    "alloy": "vivian",
+    "ash": "ryan",
+    "ballad": "aiden",
+    "coral": "serena",
+    "echo": "aiden",
+    "fable": "ryan",
+    "onyx": "uncle_fu",
+    "nova": "vivian",
+    "sage": "serena",
+    "shimmer": "sohee",
+    "verse": "ryan",
+    "marin": "serena",
+    "cedar": "aiden",
+}
+
+LANGUAGE_CODES: Final[Mapping[str, str]] = {
+    "zh": "chinese",
+    "cmn": "chinese",
+    "en": "english",
+    "de": "german",
+    "it": "italian",
+    "pt": "portuguese",
+    "es": "spanish",
+    "ja": "japanese",
+    "ko": "korean",
+    "fr": "french",
+    "ru": "russian",
+}
+_LANGUAGE_TAG = re.compile(r"([a-z]{2,3})([-_][a-z0-9]{1,8})*")
+
+
+def models(model_id: str) -> list[str]:
+    """Every model name a request may carry; the first is the real one."""
+    return list(dict.fromkeys((model_id, *MODEL_ALIASES)))
+
+
+def check_model(name: str, model_id: str) -> None:
+    """Refuse a model name that means nothing here."""
+    known = models(model_id)
+    if name.lower() not in map(str.lower, known):
+        raise NotFound(
+            f"There is no model {name[:64]!r} here. Models: {', '.join(known)}.",
+            param="model",
+            code="model_not_found",
+        )
+
+
+def find_voice(name: str, voices: Sequence[Voice]) -> Voice:
+    """The voice of that id or name in any case, or the one that stands in for an OpenAI voice."""
+    known = {v.name.lower(): v for v in voices} | {v.id.lower(): v for v in voices}
+    wanted = name.lower()
+    if wanted in known:
+        return known[wanted]
+    if wanted in OPENAI_VOICES and voices:
+        in_turn = voices[list(OPENAI_VOICES).index(wanted) % len(voices)]
+        return known.get(OPENAI_VOICES[wanted], in_turn)
+    raise NotFound(
+        f"There is no voice {name[:64]!r} here. Voices: {', '.join(v.id for v in voices)}.",
+        param="voice",
+        code="voice_not_found",
+    )
+
+
+def find_language(name: str, languages: Sequence[str]) -> str:
+    """`auto`, or the checkpoint's language of that English name or BCP-47 tag, in any case."""
+    wanted = name.lower()
+    if tag := _LANGUAGE_TAG.fullmatch(wanted):
+        wanted = LANGUAGE_CODES.get(tag[1], wanted)
+    if wanted == "auto" or wanted in languages:
+        return wanted
+    known = ", ".join(dict.fromkeys(("auto", *languages)))
+    raise Unprocessable(
+        f"There is no language {name[:64]!r} here. Languages: {known}, or a tag such as en-US.",
+        param="language",
+        code="language_not_found",
+    )

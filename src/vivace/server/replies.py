@@ -1,0 +1,98 @@
+"""What every response shares: a request id, and one envelope for every error."""
+
+import json
+import logging
+import math
+import re
+import uuid
+from http import HTTPStatus
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from vivace.errors import Overloaded, TooLarge, VivaceError, outcome
+
+log = logging.getLogger(__name__)
+
+_SANE_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+_UNFIT_FOR_A_HEADER = re.compile(r"[^ -~]")
+
+
+class WithRequestId:
+    """Puts `x-request-id` on every response, errors included: the client's own if it is sane."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on under its id."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_tagged(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["x-request-id"] = request_id
+            await send(message)
+
+        await self._app(scope, receive, send_tagged)
+
+
+def header_safe(text: str) -> str:
+    """Printable ASCII, so that a client's own words in a header cannot start another one."""
+    return _UNFIT_FOR_A_HEADER.sub("?", text)[:512]
+
+
+def _envelope(
+    status: int, message: str, kind: str, param: str | None = None, code: str | None = None
+) -> Response:
+    """OpenAI's error object. Half a character of the request comes back as ?."""
+    error = {"message": message, "type": kind, "param": param and param[:64], "code": code}
+    text = json.dumps({"error": error}, ensure_ascii=False)
+    return Response(text.encode("utf-8", "replace"), status, media_type="application/json")
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """One of our own errors as a response."""
+    assert isinstance(error, VivaceError)
+    seen = outcome(error)
+    response = _envelope(seen.status, error.message, seen.type, error.param, error.code)
+    if isinstance(error, Overloaded):
+        response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
+    if isinstance(error, TooLarge) and "content-length" not in request.headers:
+        response.headers["connection"] = "close"  # or the rest would be read, however long it is
+    level = logging.ERROR if seen.status == HTTPStatus.INTERNAL_SERVER_ERROR else logging.INFO
+    log.log(
+        level,
+        "%s refused status=%d param=%r: %s",
+        request.state.request_id,
+        seen.status,
+        error.param,
+        error.message.encode("ascii", "backslashreplace").decode(),
+    )
+    return response
+
+
+async def not_routed(request: Request, error: Exception) -> Response:
+    """No such route, or not with this method."""
+    assert isinstance(error, HTTPException)
+    where = f"{request.method} {request.url.path}"
+    message = {
+        HTTPStatus.NOT_FOUND: f"There is no {where} here.",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{where}: another method is served here; see Allow.",
+    }.get(HTTPStatus(error.status_code), error.detail)
+    response = _envelope(error.status_code, message, "invalid_request_error")
+    response.headers.update(error.headers or {})
+    return response
+
+
+async def failed(request: Request, error: Exception) -> Response:
+    """Our own fault. What went wrong goes to the log, not to the client."""
+    response = _envelope(500, "The server failed; the log says why.", "server_error")
+    response.headers["connection"] = "close"  # uvicorn drops it after an exception
+    return response

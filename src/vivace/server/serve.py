@@ -1,0 +1,81 @@
+"""Runs the app: binds before the model loads, says when it is ready, drains on SIGTERM."""
+
+import signal
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from vivace.config import ServerConfig
+from vivace.errors import InvalidRequest
+from vivace.server.app import create_app
+
+if TYPE_CHECKING:
+    from vivace.engine import Engine
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """The server's address, taken before the long work of loading but not yet listened on.
+
+    Raises:
+        InvalidRequest: The address is taken or is none of this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, kind, protocol)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        raise InvalidRequest(
+            f"Cannot listen on {host}:{port} ({error.strerror}); try another --port.", param="port"
+        ) from None
+    return sock
+
+
+def address_of(sock: socket.socket) -> str:
+    """The URL of a bound socket."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a word when the port is open."""
+
+    def __init__(self, app: ASGIApp, config: ServerConfig, opened: Callable[[], None]) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                access_log=False,  # each request has its own line, with its id and reason
+                log_config=None,
+                lifespan="off",
+                server_header=False,
+                timeout_graceful_shutdown=config.drain_s,
+            )
+        )
+        self._opened = opened
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the port, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._opened()
+
+
+def run(
+    engine: "Engine", config: ServerConfig, sock: socket.socket, opened: Callable[[], None]
+) -> None:
+    """Serve until SIGINT or SIGTERM; streams that have begun are finished, for `drain_s`."""
+    app = create_app(engine, config, draining=lambda: server.should_exit)
+    server = Server(app, config, opened)
+
+    def stop(*_: object) -> None:
+        server.should_exit = True
+
+    # uvicorn puts these back and raises the signal again at its end: the engine is still to close.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    server.run(sockets=[sock])

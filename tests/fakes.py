@@ -1,0 +1,141 @@
+"""A scripted stand-in for the engine: the server's tests decide when each chunk exists."""
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+
+from vivace.errors import VivaceError
+from vivace.types import (
+    SAMPLES_PER_FRAME,
+    Chunk,
+    Done,
+    FinishReason,
+    Sampling,
+    SpeechRequest,
+    Voice,
+)
+
+PUBLISHED_VOICES = [
+    "serena",
+    "vivian",
+    "uncle_fu",
+    "ryan",
+    "aiden",
+    "ono_anna",
+    "sohee",
+    "eric",
+    "dylan",
+]  # in the order of a published checkpoint
+LANGUAGES = [
+    "chinese",
+    "english",
+    "german",
+    "italian",
+    "portuguese",
+    "spanish",
+    "japanese",
+    "korean",
+    "french",
+    "russian",
+]
+
+
+@dataclass(slots=True)
+class Play:
+    """What a session does: how many chunks of one frame, and how it goes wrong."""
+
+    chunks: int = 3
+    open_gates: int | None = None  # chunks that need not wait for `allow`; None is all
+    fault_at: int | None = None  # raise instead of this chunk
+    fault: Exception = field(default_factory=lambda: VivaceError("scripted"))
+    reason: FinishReason = FinishReason.STOP
+    refusal: VivaceError | None = None  # of `say`
+
+
+def sound(index: int) -> Chunk:
+    """The chunk of that number, unlike every other."""
+    pcm = np.full(SAMPLES_PER_FRAME, (index + 1) / 1000, dtype=np.float32)
+    return Chunk(pcm, np.full((1, 16), index, dtype=np.int64))
+
+
+class FakeSession:
+    """Makes chunks when read, one at a time, each behind its gate if the play has gates."""
+
+    def __init__(self, text: str, request: SpeechRequest, play: Play) -> None:
+        self.text = text
+        self.request = request
+        self.play = play
+        self.made = 0
+        self.done: Done | None = None
+        self.waiting = threading.Event()  # stands before a closed gate
+        self.cancelled = threading.Event()
+        self._allowed = play.chunks if play.open_gates is None else play.open_gates
+        self._poke = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+
+    def allow(self, chunks: int) -> None:
+        """Open the gate for some more chunks, from any thread."""
+        self._allowed += chunks
+        self._loop.call_soon_threadsafe(self._poke.set)
+
+    def cancel(self) -> None:
+        if self.done is None:
+            self._finish(FinishReason.CANCELLED)
+        self.cancelled.set()
+        self._loop.call_soon_threadsafe(self._poke.set)
+
+    def _finish(self, reason: FinishReason) -> None:
+        self.done = Done(reason, self.made, len(self.text), 7)
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        for index in range(self.play.chunks):
+            while self._allowed <= index and self.done is None:
+                self._poke.clear()
+                self.waiting.set()
+                await self._poke.wait()
+                self.waiting.clear()
+            if self.done is not None:
+                return
+            if index == self.play.fault_at:
+                self._finish(FinishReason.ERROR)
+                raise self.play.fault
+            self.made += 1
+            yield sound(index)
+        if self.done is None:
+            self._finish(self.play.reason)
+
+
+class FakeEngine:
+    """Looks like `vivace.Engine` to the server."""
+
+    def __init__(self, kind: str = "custom_voice", size: str = "1b7") -> None:
+        self.model_id = "vivace-fake"
+        self.defaults = Sampling()
+        self.reset(kind, size)
+
+    def reset(self, kind: str = "custom_voice", size: str = "1b7") -> None:
+        """As new."""
+        self.spec = SimpleNamespace(kind=kind, size=size)
+        names = PUBLISHED_VOICES if kind == "custom_voice" else []
+        self.voices = [Voice(name, name.title()) for name in names]
+        self.languages = list(LANGUAGES)
+        self.heartbeat_age_s = 0.0
+        self.ready = True
+        self.play = Play()
+        self.sessions: queue.SimpleQueue[FakeSession] = queue.SimpleQueue()
+
+    def say(self, text: str, request: SpeechRequest) -> FakeSession:
+        if self.play.refusal is not None:
+            raise self.play.refusal
+        session = FakeSession(text, request, self.play)
+        self.sessions.put(session)
+        return session
+
+    def next_session(self) -> FakeSession:
+        """The oldest session not yet looked at; waits for it."""
+        return self.sessions.get(timeout=30)

@@ -1,0 +1,321 @@
+"""Each field of POST /v1/audio/speech: honoured, mapped or refused by its name."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from tests.fakes import FakeEngine
+
+from vivace.config import Limits
+from vivace.errors import VivaceError, outcome
+from vivace.server.order import Order, read_order
+from vivace.types import Sampling, TextMode, Voice
+
+SPEECH = "/v1/audio/speech"
+
+
+def order(engine: FakeEngine, **fields: object) -> Order:
+    return read_order({"input": "Hello.", **fields}, engine, Limits())
+
+
+def sampling(name: str) -> Callable[[Order], Any]:
+    return lambda placed: getattr(placed.request.sampling, name)
+
+
+def warning(placed: Order) -> str:
+    return " ".join(placed.warnings)
+
+
+# Field, value, where to look in the order, what must be there.
+HONOURED: list[tuple[str, object, Callable[[Order], Any], object]] = [
+    ("input", "Guten Tag.", lambda o: o.text, "Guten Tag."),
+    ("model", "vivace-fake", lambda o: o.warnings, ()),
+    ("model", "Vivace", lambda o: o.warnings, ()),
+    ("model", "tts-1", lambda o: o.warnings, ()),
+    ("model", "tts-1-hd", lambda o: o.warnings, ()),
+    ("model", "gpt-4o-mini-tts", lambda o: o.warnings, ()),
+    ("voice", "ryan", lambda o: o.request.voice, "ryan"),
+    ("voice", "Uncle_Fu", lambda o: o.request.voice, "uncle_fu"),
+    ("voice", {"id": "SOHEE"}, lambda o: o.request.voice, "sohee"),
+    ("speaker", "vivian", lambda o: o.request.voice, "vivian"),
+    ("instructions", " Whisper. ", lambda o: o.request.instruct, "Whisper."),
+    ("instructions", "", lambda o: o.request.instruct, ""),
+    ("instruct", "Whisper.", lambda o: o.request.instruct, "Whisper."),
+    ("response_format", "pcm", lambda o: o.format, "pcm"),
+    ("response_format", "WAV", lambda o: o.format, "wav"),
+    ("speed", 1, lambda o: o.warnings, ()),
+    ("speed", 1.0, lambda o: o.warnings, ()),
+    ("stream_format", "audio", lambda o: o.warnings, ()),
+    ("language", "English", lambda o: o.request.language, "english"),
+    ("language", "en-US", lambda o: o.request.language, "english"),
+    ("language", "zh", lambda o: o.request.language, "chinese"),
+    ("language", "zh-Hans-CN", lambda o: o.request.language, "chinese"),
+    ("language", "pt_BR", lambda o: o.request.language, "portuguese"),
+    ("language", "Auto", lambda o: o.request.language, "auto"),
+    ("task_type", "CustomVoice", lambda o: o.warnings, ()),
+    ("task_type", "custom_voice", lambda o: o.warnings, ()),
+    ("x_vector_only_mode", False, lambda o: o.warnings, ()),
+    ("seed", 0, sampling("seed"), 0),
+    ("seed", 2**63 - 1, sampling("seed"), 2**63 - 1),
+    ("temperature", 0, sampling("temperature"), 0.0),
+    ("temperature", 2, sampling("temperature"), 2.0),
+    ("top_k", 0, sampling("top_k"), 0),
+    ("top_k", 10**6, sampling("top_k"), 10**6),
+    ("top_p", 1, sampling("top_p"), 1.0),
+    ("top_p", 1e-9, sampling("top_p"), 1e-9),
+    ("repetition_penalty", 2, sampling("repetition_penalty"), 2.0),
+    ("repetition_penalty", 0.5, sampling("repetition_penalty"), 0.5),
+    ("do_sample", True, sampling("temperature"), 0.9),
+    ("do_sample", False, sampling("temperature"), 0.0),
+    ("subtalker_dosample", True, sampling("subtalker_temperature"), 0.9),
+    ("subtalker_dosample", False, sampling("subtalker_temperature"), 0.0),
+    ("subtalker_temperature", 0.5, sampling("subtalker_temperature"), 0.5),
+    ("subtalker_top_k", 7, sampling("subtalker_top_k"), 7),
+    ("subtalker_top_p", 0.5, sampling("subtalker_top_p"), 0.5),
+    ("max_new_tokens", 1, sampling("max_frames"), 1),
+    ("min_new_tokens", 5, sampling("min_frames"), 5),
+    ("non_streaming_mode", True, lambda o: o.request.text_mode, TextMode.WHOLE),
+    ("non_streaming_mode", False, lambda o: o.request.text_mode, TextMode.STREAMING),
+    ("stream", True, lambda o: o.warnings, ()),
+    ("stream", False, lambda o: o.warnings, ()),
+    ("normalize", False, lambda o: o.warnings, ()),
+    ("normalize", True, warning, "normalize is not there yet: the text is read as it is written"),
+    ("extra", [1], warning, "ignored unknown fields: extra"),
+]
+
+ANYTHING_BUT_TEXT: list[object] = [1, 1.5, True, ["x"], {"a": "x"}]
+ANYTHING_BUT_A_NUMBER: list[object] = ["1", True, False, [1], {}, "", "NaN"]
+NO_NUMBER: list[object] = [float("nan"), float("inf"), float("-inf"), 10**400, -(10**400)]
+
+# Field, values, status. Every refusal names its field.
+REFUSED: list[tuple[str, list[object], int]] = [
+    ("input", [None, "", " ", "\n", "\t\u3000", "...", "😊", "\u200b"], 400),
+    ("input", [*ANYTHING_BUT_TEXT, "a" * (64 * 1024 + 1)], 422),
+    ("model", ["", "gpt-5", "tts-2", "../x"], 404),
+    ("model", ANYTHING_BUT_TEXT, 422),
+    ("voice", ["", "nobody", "../../x", "/etc/passwd", "ryan ", {"id": "x"}, {"id": ""}], 404),
+    ("voice", [1, True, ["ryan"], {}, {"name": "ryan"}, {"id": 1}, {"id": "ryan", "x": 1}], 422),
+    ("instructions", [*ANYTHING_BUT_TEXT, "x" * 4097], 422),
+    ("response_format", ["mp3", "opus", "aac", "flac", "ogg", "", *ANYTHING_BUT_TEXT], 422),
+    ("speed", [0.25, 1.5, 4, 0, -1, 5, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
+    ("stream_format", ["sse", "SSE", "", "x", *ANYTHING_BUT_TEXT], 422),
+    ("language", ["", "Klingon", "xx", "../../x", "en/US", *ANYTHING_BUT_TEXT], 422),
+    ("task_type", ["Base", "VoiceDesign", "", "x", *ANYTHING_BUT_TEXT], 422),
+    ("ref_audio", ["ftp://x/y.wav", "x", "", *ANYTHING_BUT_TEXT], 422),
+    ("ref_text", ["Hello.", "", ["x"]], 422),
+    ("x_vector_only_mode", [True, 1, "true"], 422),
+    ("seed", [-1, 2**63, 1.0, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
+    ("temperature", [-0.1, 2.1, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
+    ("top_k", [-1, 2**31, 1.5, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
+    ("top_p", [0, -0.1, 1.1, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
+    ("repetition_penalty", [0, -1, 2.1, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
+    ("subtalker_temperature", [-0.1, 2.1, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
+    ("subtalker_top_k", [-1, 2**31, 1.5, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
+    ("subtalker_top_p", [0, 1.1, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
+    ("max_new_tokens", [0, -1, 1.5, 2**31, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
+    ("min_new_tokens", [-1, 1.5, 2**31, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
+    ("do_sample", [0, 1, "true", [], {}], 422),
+    ("subtalker_dosample", [0, 1, "true", [], {}], 422),
+    ("non_streaming_mode", [0, 1, "true", [], {}], 422),
+    ("stream", [0, 1, "true", [], {}], 422),
+    ("normalize", [0, 1, "true", [], {}], 422),
+]
+REFUSALS = [(name, value, status) for name, values, status in REFUSED for value in values]
+
+# As the wire contract lists them.
+WIRE_FIELDS = set(
+    [
+        "input",
+        "model",
+        "voice",
+        "speaker",
+        "instructions",
+        "instruct",
+        "response_format",
+        "speed",
+        "stream_format",
+        "language",
+        "task_type",
+        "ref_audio",
+        "ref_text",
+        "x_vector_only_mode",
+        "seed",
+        "temperature",
+        "top_k",
+        "top_p",
+        "repetition_penalty",
+        "subtalker_dosample",
+        "subtalker_temperature",
+        "subtalker_top_k",
+        "subtalker_top_p",
+        "do_sample",
+        "max_new_tokens",
+        "min_new_tokens",
+        "non_streaming_mode",
+        "stream",
+        "normalize",
+    ]
+)
+
+
+def test_the_tables_cover_every_field_of_the_contract() -> None:
+    covered = {name for name, *_ in HONOURED} | {name for name, *_ in REFUSED}
+    assert covered - {"extra"} == WIRE_FIELDS
+
+
+@pytest.mark.parametrize("name", sorted(WIRE_FIELDS))
+def test_every_field_of_the_contract_is_known(engine: FakeEngine, name: str) -> None:
+    try:
+        placed = order(engine, **{name: "Hello."})
+    except VivaceError as error:
+        assert name in (error.param, "speaker", "instruct")
+    else:
+        assert "unknown" not in warning(placed)
+
+
+@pytest.mark.parametrize(("name", "value", "where", "expected"), HONOURED)
+def test_honoured(
+    engine: FakeEngine, name: str, value: object, where: Callable[[Order], Any], expected: object
+) -> None:
+    assert where(order(engine, **{name: value})) == expected
+
+
+@pytest.mark.parametrize("name", sorted(WIRE_FIELDS - {"input"}))
+def test_null_is_absent(engine: FakeEngine, name: str) -> None:
+    assert order(engine, **{name: None}) == order(engine)
+
+
+def test_case_65_every_refusal_is_a_4xx_that_names_its_field(
+    client: httpx.Client, engine: FakeEngine
+) -> None:
+    wrong = []
+    for name, value, status in REFUSALS:
+        body = json.dumps({"input": "Hello.", name: value})
+        reply = client.post(SPEECH, content=body)
+        kind, got = reply.headers["content-type"], (reply.status_code, "")
+        if kind == "application/json":
+            got = (reply.status_code, reply.json()["error"]["param"])
+        if got != (status, name):
+            wrong.append((name, value, status, reply.text))
+    assert wrong == []
+    assert client.get("/health").status_code == 200
+    assert client.post(SPEECH, json={"input": "Hello."}).status_code == 200
+
+
+def test_missing_input_names_it(engine: FakeEngine) -> None:
+    with pytest.raises(VivaceError) as caught:
+        read_order({}, engine, Limits())
+    assert (caught.value.param, outcome(caught.value).status) == ("input", 400)
+
+
+@pytest.mark.parametrize(
+    ("limits", "fields", "numbers"),
+    [
+        (Limits(text_chars=10), {"input": "a" * 1234}, ("1,234", "10")),
+        (Limits(instruct_chars=10), {"instructions": "a" * 1234}, ("1,234", "10")),
+        (Limits(temperature_max=1.5), {"temperature": 1.75}, ("1.75", "1.5")),
+        (Limits(seed_max=100), {"seed": 101}, ("101", "100")),
+    ],
+)
+def test_refusals_name_the_numbers(
+    engine: FakeEngine, limits: Limits, fields: dict[str, object], numbers: tuple[str, ...]
+) -> None:
+    with pytest.raises(VivaceError) as caught:
+        read_order({"input": "Hello.", **fields}, engine, limits)
+    assert all(number in caught.value.message for number in numbers)
+    assert outcome(caught.value).status == 422
+
+
+def test_absent_sampling_is_the_checkpoints_own(engine: FakeEngine) -> None:
+    engine.defaults = Sampling(temperature=0.3, top_k=5, max_frames=99)
+    assert order(engine).request.sampling == engine.defaults
+    assert order(engine, top_k=6).request.sampling == Sampling(
+        temperature=0.3, top_k=6, max_frames=99
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "same"), [(("voice", "speaker"), "ryan"), (("instructions", "instruct"), "Whisper.")]
+)
+def test_two_names_of_one_field_must_agree(
+    engine: FakeEngine, names: tuple[str, str], same: str
+) -> None:
+    assert order(engine, **dict.fromkeys(names, same)) == order(engine, **{names[0]: same})
+    with pytest.raises(VivaceError) as caught:
+        order(engine, **{names[0]: same, names[1]: "vivian"})
+    assert caught.value.param == names[1]
+
+
+def test_fewest_frames_beyond_the_most_is_refused(engine: FakeEngine) -> None:
+    with pytest.raises(VivaceError) as caught:
+        order(engine, min_new_tokens=6, max_new_tokens=5)
+    assert caught.value.param == "min_new_tokens"
+    order(engine, max_new_tokens=1)  # the default minimum is no wish of the client's
+
+
+def test_case_37_voices(client: httpx.Client, engine: FakeEngine) -> None:
+    def spoken(**fields: object) -> str | None:
+        assert client.post(SPEECH, json={"input": "Hello.", **fields}).status_code == 200
+        return engine.next_session().request.voice
+
+    assert spoken(voice="nova") == "vivian"
+    assert spoken(voice="Vivian") == spoken(voice="VIVIAN") == "vivian"
+    assert spoken(voice=None) == spoken() == "serena"
+    for unknown in ("../../x", "", {"id": "x"}):
+        reply = client.post(SPEECH, json={"input": "Hello.", "voice": unknown})
+        assert reply.status_code == 404
+        assert "serena, vivian, uncle_fu" in reply.json()["error"]["message"]
+
+
+def test_a_voice_of_that_name_goes_before_the_table(engine: FakeEngine) -> None:
+    engine.voices = [Voice("alloy", "Alloy"), Voice("mine", "My Own")]
+    assert order(engine, voice="alloy").request.voice == "alloy"
+    assert order(engine, voice="my own").request.voice == "mine"
+    # ash and ballad: second and third of the table, and neither ryan nor aiden is here
+    assert order(engine, voice="ash").request.voice == "mine"
+    assert order(engine, voice="ballad").request.voice == "alloy"
+
+
+def test_unknown_language_lists_what_is_there(engine: FakeEngine) -> None:
+    engine.languages = ["english", "klingon"]
+    assert order(engine, language="Klingon").request.language == "klingon"
+    with pytest.raises(VivaceError, match="auto, english, klingon"):
+        order(engine, language="zh")
+
+
+def test_small_checkpoint_drops_instructions_and_says_so(engine: FakeEngine) -> None:
+    engine.reset(size="0b6")
+    placed = order(engine, instructions="Whisper.")
+    assert placed.request.instruct == ""
+    assert "instructions are not used" in warning(placed)
+    assert order(engine, instructions=" ").warnings == ()
+
+
+def test_voice_design_needs_instructions(engine: FakeEngine) -> None:
+    engine.reset("voice_design")
+    for fields in ({}, {"instructions": " "}):
+        with pytest.raises(VivaceError) as caught:
+            order(engine, **fields)
+        assert (caught.value.param, outcome(caught.value).status) == ("instructions", 400)
+    placed = order(engine, instructions="A deep voice.", task_type="VoiceDesign")
+    assert (placed.request.voice, placed.request.instruct) == (None, "A deep voice.")
+    assert placed.warnings == ()
+
+
+def test_voice_design_takes_an_openai_voice_and_no_other(engine: FakeEngine) -> None:
+    engine.reset("voice_design")
+    placed = order(engine, instructions="A deep voice.", voice="alloy")
+    assert placed.request.voice is None
+    assert "voice is not used" in warning(placed)
+    with pytest.raises(VivaceError, match="no named voices"):
+        order(engine, instructions="A deep voice.", voice="ryan")
+
+
+def test_base_checkpoint_waits_for_cloning(engine: FakeEngine) -> None:
+    engine.reset("base")
+    for fields in ({}, {"ref_audio": "x"}, {"voice": "alloy"}, {"task_type": "Base"}):
+        with pytest.raises(VivaceError) as caught:
+            order(engine, **fields)
+        assert (caught.value.param, outcome(caught.value).status) == ("ref_audio", 422)

@@ -1,0 +1,145 @@
+"""What a good request gets: sound in the format it asked for, while it is being made."""
+
+import io
+import json
+import struct
+import wave
+
+import httpx
+import numpy as np
+import pytest
+from tests.fakes import FakeEngine, Play, sound
+
+from vivace.audio.wav import to_s16le, wav_header
+from vivace.types import FinishReason
+
+SPEECH = "/v1/audio/speech"
+FRAME_BYTES = 1920 * 2
+
+
+def speech(chunks: int) -> bytes:
+    return b"".join(to_s16le(sound(index).pcm) for index in range(chunks))
+
+
+def test_pcm_is_the_samples_and_nothing_else(client: httpx.Client) -> None:
+    reply = client.post(SPEECH, json={"input": "Hello.", "response_format": "pcm"})
+    assert reply.status_code == 200
+    assert reply.headers["content-type"] == "audio/pcm"
+    assert reply.headers["transfer-encoding"] == "chunked"
+    assert reply.content == speech(3)
+
+
+@pytest.mark.parametrize("fields", [{}, {"response_format": None}, {"response_format": "WAV"}])
+def test_wav_is_the_default(client: httpx.Client, fields: dict[str, object]) -> None:
+    reply = client.post(SPEECH, json={"input": "Hello.", **fields})
+    assert reply.headers["content-type"] == "audio/wav"
+    assert reply.content == wav_header() + speech(3)
+
+
+def test_first_byte_leaves_before_the_last_frame_is_made(
+    client: httpx.Client, engine: FakeEngine
+) -> None:
+    engine.play = Play(chunks=50, open_gates=1)
+    body = {"input": "Hello.", "response_format": "pcm"}
+    with client.stream("POST", SPEECH, json=body) as reply:
+        pieces = reply.iter_raw()
+        heard = next(pieces)
+        session = engine.next_session()
+        assert heard == speech(1)
+        assert session.made == 1
+        session.allow(49)
+        assert heard + b"".join(pieces) == speech(50)
+
+
+def test_text_and_request_reach_the_engine(client: httpx.Client, engine: FakeEngine) -> None:
+    client.post(SPEECH, json={"input": " Grüße, 世界 😊 ", "voice": "Ryan", "seed": 3})
+    session = engine.next_session()
+    assert session.text == " Grüße, 世界 😊 "
+    assert session.request.voice == "ryan"
+    assert session.request.sampling.seed == 3
+
+
+def test_unknown_fields_are_ignored_with_a_warning(client: httpx.Client) -> None:
+    reply = client.post(SPEECH, json={"input": "Hi.", "x\r\nset-cookie: a": 1, "größe": {}})
+    assert reply.status_code == 200
+    assert reply.headers["x-vivace-warning"] == ("ignored unknown fields: x??set-cookie: a, gr??e")
+    assert "set-cookie" not in reply.headers
+
+
+def test_no_warning_without_cause(client: httpx.Client) -> None:
+    assert "x-vivace-warning" not in client.post(SPEECH, json={"input": "Hi."}).headers
+
+
+@pytest.mark.parametrize("form", ["wav", "pcm"])
+def test_no_audio_is_an_empty_file_that_says_so(
+    client: httpx.Client, engine: FakeEngine, form: str
+) -> None:
+    engine.play = Play(chunks=0, reason=FinishReason.NO_AUDIO)
+    reply = client.post(SPEECH, json={"input": "Hi.", "response_format": form})
+    assert reply.status_code == 200
+    assert reply.headers["x-finish-reason"] == "no_audio"
+    assert reply.content == (wav_header(0) if form == "wav" else b"")
+
+
+def test_length_ends_cleanly(client: httpx.Client, engine: FakeEngine) -> None:
+    engine.play = Play(reason=FinishReason.LENGTH)
+    assert client.post(SPEECH, json={"input": "Hi."}).content == wav_header() + speech(3)
+
+
+def test_case_57_every_pcm_chunk_holds_whole_samples(
+    client: httpx.Client, engine: FakeEngine
+) -> None:
+    engine.play = Play(chunks=20, open_gates=1)
+    body = {"input": "Hello.", "response_format": "pcm"}
+    with client.stream("POST", SPEECH, json=body) as reply:
+        session, sizes = engine.next_session(), []
+        for piece in reply.iter_raw():
+            sizes.append(len(piece))
+            session.allow(1)
+    assert sum(sizes) == 20 * FRAME_BYTES
+    assert all(size % 2 == 0 for size in sizes)
+
+
+def strict_chunks(data: bytes) -> dict[bytes, bytes]:
+    """A parser that believes nothing but the RIFF layout; an unknown size lasts to the end."""
+    riff, size, kind = struct.unpack("<4sI4s", data[:12])
+    assert (riff, kind) == (b"RIFF", b"WAVE")
+    assert size in (2**32 - 1, len(data) - 8)
+    found, at = {}, 12
+    while at < len(data):
+        name, size = struct.unpack("<4sI", data[at : at + 8])
+        end = len(data) if size == 2**32 - 1 else at + 8 + size
+        assert end <= len(data)
+        assert name not in found
+        found[name], at = data[at + 8 : end], end
+    return found
+
+
+def test_case_58_streamed_wav_has_one_header_and_nothing_after_the_data(
+    client: httpx.Client, engine: FakeEngine
+) -> None:
+    engine.play = Play(chunks=20)
+    data = client.post(SPEECH, json={"input": "Hello.", "response_format": "wav"}).content
+    chunks = strict_chunks(data)
+    assert list(chunks) == [b"fmt ", b"data"]
+    assert struct.unpack("<HHIIHH", chunks[b"fmt "]) == (1, 1, 24_000, 48_000, 2, 16)
+    assert chunks[b"data"] == speech(20)
+    with wave.open(io.BytesIO(data)) as reader:
+        assert reader.getframerate() == 24_000
+        assert reader.readframes(10**6) == speech(20)
+
+
+def test_accepts_what_the_clients_send(client: httpx.Client) -> None:
+    body = {
+        "model": "tts-1",
+        "input": "Hello.",
+        "voice": "alloy",
+        "instructions": None,
+        "response_format": "pcm",
+        "speed": 1.0,
+        "stream_format": "audio",
+    }
+    for kind in ("application/json", "application/json; charset=UTF-8", "Application/JSON"):
+        reply = client.post(SPEECH, content=json.dumps(body), headers={"content-type": kind})
+        assert reply.status_code == 200
+        assert len(np.frombuffer(reply.content, dtype="<i2")) == 3 * 1920
