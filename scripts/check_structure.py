@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 BASE = {"errors", "types", "config"}
+ENGINE = {"engine", "session", "loop", "parts"}
 # What each part of the package may import; itself is understood. The schedule stands alone, so
 # that it also runs as a simulator; the edge sees the model only through the engine.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -21,12 +22,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": BASE | {"kernels"},
     "text": BASE | {"model"},
     "checkpoint": BASE | {"model", "text"},
-    "runtime": BASE | {"model", "kernels", "schedule"},
-    "engine": BASE | {"schedule", "runtime", "model", "text", "checkpoint"},
-    "server": BASE | {"engine", "audio", "text"},
-    "__init__": BASE | {"engine"},
-    "cli": BASE | {"engine", "server", "audio", "text", "checkpoint", "__init__"},
-    "__main__": {"cli"},
+    "runtime": BASE | {"model", "kernels", "schedule", "text"},
+    **dict.fromkeys(ENGINE, BASE | ENGINE | {"schedule", "runtime", "model", "text", "checkpoint"}),
+    "server": BASE | ENGINE | {"audio", "text"},
+    "__init__": BASE | ENGINE,
+    **dict.fromkeys(
+        ("say", "cli", "__main__"),
+        BASE | ENGINE | {"server", "audio", "text", "checkpoint", "say", "cli", "__init__"},
+    ),
 }
 # The scheduler gets the time as an argument and waits for nothing; the shared records stay light.
 PURE = {"schedule", "errors", "types", "config"}
