@@ -11,7 +11,7 @@ from tests.server.live import serving
 @pytest.fixture(scope="session")
 def _stage() -> Iterator[tuple[FakeEngine, httpx.Client]]:
     engine = FakeEngine()
-    with serving(engine) as url, httpx.Client(base_url=url, timeout=30) as client:
+    with serving(engine) as live, httpx.Client(base_url=live.url, timeout=30) as client:
         yield engine, client
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from vivace.config import ServerConfig
@@ -10,20 +11,33 @@ from vivace.server.app import create_app
 from vivace.server.serve import Server, address_of, bind
 
 
+@dataclass(frozen=True, slots=True)
+class Live:
+    """A running server."""
+
+    url: str
+    server: Server
+    thread: threading.Thread
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self.thread.join(timeout=30)
+        assert not self.thread.is_alive()
+
+
 @contextlib.contextmanager
-def serving(engine: Any, config: ServerConfig | None = None) -> Iterator[str]:
-    """Serve an engine; yields the base URL once the port is open."""
+def serving(engine: Any, config: ServerConfig | None = None) -> Iterator[Live]:
+    """Serve an engine on a free port; stops at the end."""
     config = config or ServerConfig()
     sock = bind("127.0.0.1", 0)
-    url = address_of(sock)
-    opened = threading.Event()
+    url, opened = address_of(sock), threading.Event()
     server = Server(create_app(engine, config), config, opened.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
+    live = Live(url, server, thread)
     thread.start()
     try:
         assert opened.wait(timeout=30)
-        yield url
+        yield live
     finally:
         server.should_exit = True
-        thread.join(timeout=30)
-        assert not thread.is_alive()
+        live.join()

@@ -1,0 +1,266 @@
+"""The `vivace` command: say, serve, voices, doctor, synth-checkpoint."""
+
+import logging
+import os
+import sys
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from vivace.config import EngineConfig, ServerConfig
+from vivace.errors import CheckpointError, EngineFailure, InvalidRequest, VivaceError
+from vivace.types import SpeechRequest, TextMode
+
+if TYPE_CHECKING:
+    from vivace.engine import Engine
+
+USERS_MISTAKE, OUR_FAULT = 2, 1
+DEFAULTS = EngineConfig()
+
+commands = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Model = Annotated[
+    str | None,
+    typer.Option(help="Folder or hub id of a checkpoint; without it, the embedded voice."),
+]
+Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the hub id.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Use what is in the hub's cache only.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
+Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0 is every core.")]
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is a free one.")]
+
+
+def app() -> None:
+    """Run a command. Errors are one line on stderr: status 2 is the user's mistake, 1 is ours."""
+    try:
+        commands()
+    except (InvalidRequest, CheckpointError) as error:
+        _stop(error.message, USERS_MISTAKE)
+    except VivaceError as error:
+        _stop(error.message, OUR_FAULT)
+    except OSError as error:
+        _stop(f"{error.filename or 'system'}: {error.strerror or error}", USERS_MISTAKE)
+    except Exception as error:
+        if os.environ.get("VIVACE_DEBUG"):
+            raise
+        _stop(f"{type(error).__name__}: {error} (VIVACE_DEBUG=1 shows where)", OUR_FAULT)
+
+
+def _stop(message: str, status: int) -> NoReturn:
+    print("vivace:", " ".join(message.split()), file=sys.stderr)
+    sys.exit(status)
+
+
+@commands.callback(invoke_without_command=True)
+def root(
+    show_version: Annotated[
+        bool, typer.Option("--version", is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """A realtime speech server for Qwen3-TTS."""
+    if show_version:
+        print(f"vivace {version('vivace')}")
+        raise typer.Exit
+
+
+@commands.command()
+def say(
+    text: Annotated[str | None, typer.Argument(help="What to say; - or nothing: stdin.")] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="WAV file; - is raw s16le 24 kHz to stdout.")
+    ] = Path("speech.wav"),
+    model: Model = None,
+    revision: Revision = None,
+    offline: Offline = False,
+    voice: Annotated[str | None, typer.Option(help="See `vivace voices`.")] = None,
+    language: Annotated[str, typer.Option(help="English name, tag such as en-US, auto.")] = "auto",
+    instruct: Annotated[str, typer.Option(help="How to say it, or the voice to design.")] = "",
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="The likeliest codes, and no guards.")
+    ] = False,
+    seed: Annotated[int | None, typer.Option(min=0, help="The same seed, the same codes.")] = None,
+    text_mode: Annotated[
+        TextMode, typer.Option(help="One token of text under each frame, or all of it before.")
+    ] = TextMode.STREAMING,
+    max_frames: Annotated[
+        int | None, typer.Option(min=1, help="Most frames of 80 ms.", metavar="N")
+    ] = None,
+    dump: Annotated[
+        Path | None, typer.Option(help="An .npz for codes, pcm and prompt ids.", metavar="FILE")
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    threads: Threads = 0,
+) -> None:
+    """Speak a text into a WAV file, or to stdout while it is being made."""
+    from vivace.engine import Engine
+    from vivace.say import check_output, write_speech
+
+    _log_to_stderr(logging.WARNING)
+    words = _words(text)
+    check_output(output, dump)
+    config = EngineConfig(device=device, dtype=dtype, threads=threads, max_sessions=1)
+    with Engine(model, config=config, revision=revision, offline=offline) as engine:
+        request = _request(engine, voice, language, instruct, text_mode, greedy, seed, max_frames)
+        said = write_speech(engine.say(words, request), output, dump)
+    print(said, file=sys.stderr)
+    if not said.audio_s:
+        raise EngineFailure("The model made no sound; another --seed may.")
+    if output.name != "-":
+        print(f"written to {output}", file=sys.stderr)
+
+
+def _words(text: str | None) -> str:
+    """The argument, or stdin; refused if nothing in it can be spoken."""
+    from vivace.text.clean import speakable
+
+    if text is None and sys.stdin.isatty():
+        raise InvalidRequest('There is nothing to say: vivace say "Hello.", or pipe a text in.')
+    if text is None or text == "-":
+        try:
+            text = sys.stdin.buffer.read().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InvalidRequest(f"The text on stdin is not UTF-8 (byte {error.start}).") from None
+    if not speakable(text):
+        raise InvalidRequest("The text holds nothing that can be spoken.", param="text")
+    return text
+
+
+def _request(
+    engine: "Engine",
+    voice: str | None,
+    language: str,
+    instruct: str,
+    text_mode: TextMode,
+    greedy: bool,
+    seed: int | None,
+    max_frames: int | None,
+) -> SpeechRequest:
+    """The options in the checkpoint's own terms, with its own sampling for what they leave open."""
+    from vivace.server.names import find_language, find_voice
+
+    if voice is not None and engine.voices:
+        voice = find_voice(voice, engine.voices).id
+    sampling = replace(engine.defaults, seed=seed)
+    if max_frames is not None:
+        sampling = replace(sampling, max_frames=max_frames)
+    if greedy:
+        sampling = replace(sampling, temperature=0.0, subtalker_temperature=0.0)
+    return SpeechRequest(
+        voice=voice,
+        language=find_language(language, engine.languages),
+        instruct=instruct,
+        text_mode=text_mode,
+        sampling=sampling,
+        guards=not greedy,
+    )
+
+
+@commands.command()
+def serve(
+    model: Model = None,
+    revision: Revision = None,
+    offline: Offline = False,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    max_sessions: Annotated[
+        int, typer.Option(min=1, help="Streams made at the same time.")
+    ] = DEFAULTS.max_sessions,
+    max_queue: Annotated[
+        int, typer.Option(min=0, help="Requests that may wait for one.")
+    ] = DEFAULTS.max_queue,
+    threads: Threads = 0,
+) -> None:
+    """Serve speech over HTTP."""
+    from vivace.engine import Engine
+    from vivace.server.serve import address_of, bind, run
+
+    _log_to_stderr(logging.INFO)
+    sock = bind(host, port)
+    config = EngineConfig(
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        max_sessions=max_sessions,
+        max_queue=max_queue,
+    )
+    with Engine(model, config=config, revision=revision, offline=offline) as engine:
+        run(engine, ServerConfig(), sock, lambda: _announce(address_of(sock)))
+
+
+def _announce(url: str) -> None:
+    print(f"vivace is ready on {url}")
+    print(
+        f"try: curl {url}/v1/audio/speech -H 'Content-Type: application/json' "
+        """-d '{"input": "Hello, I am vivace."}' -o hello.wav""",
+        flush=True,
+    )
+
+
+@commands.command()
+def voices(model: Model = None, revision: Revision = None, offline: Offline = False) -> None:
+    """List the voices and languages of a checkpoint."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from vivace.checkpoint.embedded import embedded
+    from vivace.checkpoint.locate import locate
+    from vivace.checkpoint.read import read_spec
+
+    path = embedded() if model is None else locate(model, revision=revision, offline=offline)
+    spec = read_spec(path)
+    if spec.speakers:
+        table = Table("voice", "dialect", box=None)
+        for voice in spec.speakers:
+            table.add_row(voice, spec.dialects.get(voice, ""))
+        Console().print(table)
+    else:
+        print(f"A {spec.kind} checkpoint has no named voices.")
+    print(f"languages: auto, {', '.join(spec.languages)}")
+
+
+@commands.command()
+def doctor(host: Host = "127.0.0.1", port: Port = 8000) -> None:
+    """Say what this machine can do and what is missing."""
+    from vivace.doctor import examine
+
+    findings = examine(host, port)
+    print(*findings, sep="\n")
+    if any(finding.mark == "MISSING" for finding in findings):
+        raise typer.Exit(OUR_FAULT)
+
+
+@commands.command("synth-checkpoint")
+def synth_checkpoint(
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    size: Annotated[str, typer.Option(help="tiny, 0.6b or 1.7b.")] = "tiny",
+    kind: Annotated[str, typer.Option(help="custom_voice, voice_design or base.")] = "custom_voice",
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    mean_frames: Annotated[
+        float | None, typer.Option(min=1, help="Mean length of its speech, in frames of 80 ms.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
+) -> None:
+    """Write a checkpoint of random weights in the published layout."""
+    from vivace.checkpoint.synth import write_synthetic
+
+    write_synthetic(out, size=size, kind=kind, seed=seed, mean_frames=mean_frames, dtype=dtype)
+    print(f"written to {out}")
+
+
+def _log_to_stderr(level: int) -> None:
+    """Our own log lines from `level` on; only the warnings of everybody else."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("vivace").setLevel(level)

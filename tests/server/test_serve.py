@@ -1,0 +1,123 @@
+"""Binding, going ready, draining."""
+
+import signal
+import socket
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from tests.fakes import FakeEngine, Play
+from tests.server.live import serving
+
+from vivace.config import ServerConfig
+from vivace.errors import InvalidRequest
+from vivace.server.app import create_app
+from vivace.server.serve import address_of, bind
+
+SPEECH = "/v1/audio/speech"
+BODY = {"input": "Hello.", "response_format": "pcm"}
+FRAME_BYTES = 3840
+
+# One stream of three chunks; each line on stdin lets one more be made.
+SERVE = """
+import sys, threading
+from tests.fakes import FakeEngine, Play
+from vivace.config import ServerConfig
+from vivace.server.serve import address_of, bind, run
+
+engine = FakeEngine()
+engine.play = Play(chunks=3, open_gates=1)
+
+def gatekeeper():
+    session = engine.next_session()
+    for _ in sys.stdin:
+        session.allow(1)
+
+threading.Thread(target=gatekeeper, daemon=True).start()
+sock = bind("127.0.0.1", 0)
+run(engine, ServerConfig(), sock, lambda: print(address_of(sock), flush=True))
+print("closed")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_lets_streams_end_and_the_engine_close(number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin and process.stdout
+        url = process.stdout.readline().strip()
+        with httpx.stream("POST", url + SPEECH, json=BODY, timeout=30) as reply:
+            pieces = reply.iter_raw()
+            heard = next(pieces)
+            process.send_signal(number)
+            process.stdin.write("\n\n")
+            process.stdin.flush()
+            heard += b"".join(pieces)
+        assert len(heard) == 3 * FRAME_BYTES
+        assert process.communicate(timeout=30)[0] == "closed\n"
+        assert process.returncode == 0
+
+
+def test_draining_ends_streams_and_takes_no_connection() -> None:
+    engine = FakeEngine()
+    engine.play = Play(chunks=3, open_gates=1)
+    with (
+        serving(engine) as live,
+        httpx.stream("POST", live.url + SPEECH, json=BODY, timeout=30) as reply,
+    ):
+        pieces = reply.iter_raw()
+        heard = next(pieces)
+        live.server.should_exit = True
+        engine.next_session().allow(2)
+        heard += b"".join(pieces)
+        live.join()
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(live.url + "/ready")
+    assert len(heard) == 3 * FRAME_BYTES
+
+
+def test_drain_has_an_end() -> None:
+    engine = FakeEngine()
+    engine.play = Play(chunks=3, open_gates=1)
+    with (
+        serving(engine, ServerConfig(drain_s=0)) as live,
+        pytest.raises(httpx.RemoteProtocolError),
+        httpx.stream("POST", live.url + SPEECH, json=BODY, timeout=30) as reply,
+    ):
+        live.server.should_exit = True
+        reply.read()
+    assert engine.next_session().cancelled.is_set()
+
+
+async def test_ready_is_not_draining() -> None:
+    app = create_app(FakeEngine(), draining=lambda: True)  # type: ignore[arg-type]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        assert (await client.get("/ready")).status_code == 503
+        assert (await client.get("/health")).status_code == 200
+
+
+def test_taken_port_is_refused_in_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InvalidRequest, match=f"127.0.0.1:{port} .*another --port"):
+            bind("127.0.0.1", port)
+
+
+def test_unknown_host_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="Cannot listen"):
+        bind("256.0.0.1", 0)
+
+
+def test_bound_is_not_yet_open() -> None:
+    sock = bind("127.0.0.1", 0)
+    with sock, pytest.raises(httpx.ConnectError):
+        httpx.get(address_of(sock))
+
+
+def test_address_of_ipv6_has_brackets() -> None:
+    sock = SimpleNamespace(getsockname=lambda: ("::1", 80, 0, 0))
+    assert address_of(sock) == "http://[::1]:80"  # type: ignore[arg-type]
