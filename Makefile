@@ -15,6 +15,7 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 16
 
 setup: $(READY) ## the environment in .venv, with the vivace command in it
+	@echo "make: $(VENV) is ready; the command is $(BIN)/vivace"
 
 serve: $(READY) ## start the server; options in ARGS="--port 9000"
 	@$(BIN)/vivace serve $(ARGS)

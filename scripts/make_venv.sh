@@ -27,6 +27,6 @@ echo "make: setting up $venv ($("$python" -V 2>&1)); the first time downloads to
 if ! "$venv/bin/python" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')')" 2>/dev/null; then
     "$python" -m venv --clear "$venv"
 fi
-"$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' || fail \
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[dev]' || fail \
     "pip could not install the packages (see above)." \
     "It needs a package registry: check the network or your pip configuration, then run make again."
