@@ -27,8 +27,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "server": BASE | ENGINE | {"audio", "text"},
     "__init__": BASE | ENGINE,
     **dict.fromkeys(
-        ("say", "cli", "__main__"),
-        BASE | ENGINE | {"server", "audio", "text", "checkpoint", "say", "cli", "__init__"},
+        ("say", "doctor", "cli", "__main__"),
+        BASE
+        | ENGINE
+        | {"server", "audio", "text", "checkpoint", "say", "doctor", "cli", "__init__"},
     ),
 }
 # The scheduler gets the time as an argument and waits for nothing; the shared records stay light.
