@@ -103,12 +103,13 @@ def say(
     threads: Threads = 0,
 ) -> None:
     """Speak a text into a WAV file, or to stdout while it is being made."""
-    from vivace.engine import Engine
     from vivace.say import check_output, write_speech
 
-    _log_to_stderr(logging.WARNING)
     words = _words(text)
     check_output(output, dump)
+    from vivace.engine import Engine  # brings torch: not before we know what to say
+
+    _log_to_stderr(logging.WARNING)
     config = EngineConfig(device=device, dtype=dtype, threads=threads, max_sessions=1)
     with Engine(model, config=config, revision=revision, offline=offline) as engine:
         request = _request(engine, voice, language, instruct, text_mode, greedy, seed, max_frames)
@@ -184,11 +185,12 @@ def serve(
     threads: Threads = 0,
 ) -> None:
     """Serve speech over HTTP."""
-    from vivace.engine import Engine
     from vivace.server.serve import address_of, bind, run
 
-    _log_to_stderr(logging.INFO)
     sock = bind(host, port)
+    from vivace.engine import Engine  # brings torch: not before we have a port
+
+    _log_to_stderr(logging.INFO)
     config = EngineConfig(
         device=device,
         dtype=dtype,
