@@ -4,14 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from vivace.checkpoint.read import CODEC_FOLDER, read_spec
-from vivace.checkpoint.weights import Weights
+from vivace.checkpoint.weights import Unfilled, Weights
 from vivace.model.codec import Codec
 from vivace.model.predictor import Predictor
 from vivace.model.spec import ModelSpec
@@ -45,23 +42,6 @@ def load(path: Path, device: torch.device | str, dtype: torch.dtype) -> Model:
     for module in (talker, predictor, codec):
         module.eval().requires_grad_(False)
     return Model(spec, talker, predictor, codec)
-
-
-class Unfilled(TorchFunctionMode):
-    """Inside, new modules skip the random values that loading would overwrite.
-
-    For the 1.7B model that is 10 s of drawing numbers.
-    """
-
-    SKIPPED = frozenset({nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_})
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in self.SKIPPED:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
 
 
 @contextmanager

@@ -72,7 +72,7 @@ def _advice(error: Exception, repo: str, revision: str | None, offline: bool) ->
         "`hf auth login`.",
         RepositoryNotFoundError: unknown,
         HFValidationError: unknown,
-        RevisionNotFoundError: f"{repo} has no revision {revision!r}. Choose one of those listed at "
+        RevisionNotFoundError: f"{repo} has no revision {revision!r}. Choose one from "
         f"{hub}/{repo}/commits.",
         LocalEntryNotFoundError: absent if offline or constants.HF_HUB_OFFLINE else unreachable,
     }
