@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from vivace.model.layers import (
     Attention,
     Layers,
+    Linear,
     RMSNorm,
     Rope,
     SwiGLU,
     Take,
     fill,
-    fill_linear,
     grouped_attention,
 )
 from vivace.model.spec import CodecSpec
@@ -164,8 +164,8 @@ class ConvNeXt(nn.Module):
         super().__init__()
         self.depthwise = CausalConv(slots, channels, channels, 7, groups=channels)
         self.norm = nn.LayerNorm(channels, eps=1e-6)
-        self.up = nn.Linear(channels, 4 * channels)
-        self.down = nn.Linear(4 * channels, channels)
+        self.up = Linear(channels, 4 * channels, bias=True)
+        self.down = Linear(4 * channels, channels, bias=True)
         self.gamma = nn.Parameter(torch.ones(channels))
 
     def load(self, take: Take, name: str) -> None:
@@ -173,14 +173,14 @@ class ConvNeXt(nn.Module):
         self.depthwise.load(take, f"{name}.dwconv.conv")
         fill(self.norm.weight, take(f"{name}.norm.weight", channels))
         fill(self.norm.bias, take(f"{name}.norm.bias", channels))
-        fill_linear(self.up, take, f"{name}.pwconv1")
-        fill_linear(self.down, take, f"{name}.pwconv2")
+        self.up.load(take, f"{name}.pwconv1")
+        self.down.load(take, f"{name}.pwconv2")
         fill(self.gamma, take(f"{name}.gamma", channels))
 
     def forward(self, x: Tensor, state: State) -> Tensor:
-        y = self.norm(self.depthwise(x, state).transpose(1, 2))
+        y = self.norm(self.depthwise(x, state).transpose(1, 2).flatten(0, 1))
         y = self.gamma * self.down(F.gelu(self.up(y)))
-        out: Tensor = x + y.transpose(1, 2)
+        out: Tensor = x + y.unflatten(0, (x.shape[0], -1)).transpose(1, 2)
         return out
 
 
@@ -227,8 +227,9 @@ class WindowBlock(nn.Module):
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor, state: State) -> Tensor:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys = _look_back(k, state, self.keys, 1)
-            values = _look_back(v, state, self.values, 1)
+            rows = (mask.shape[0], -1)
+            keys = _look_back(k.unflatten(0, rows), state, self.keys, 1)
+            values = _look_back(v.unflatten(0, rows), state, self.values, 1)
             return grouped_attention(q, keys, values, mask)
 
         y = self.attention(self.attention_norm(x), rope, attend)
@@ -243,28 +244,29 @@ class WindowTransformer(nn.Module):
     def __init__(self, slots: Slots, spec: CodecSpec) -> None:
         super().__init__()
         self.window = spec.window
-        self.input = nn.Linear(spec.latent, spec.hidden)
+        self.input = Linear(spec.latent, spec.hidden, bias=True)
         self.layers = Layers[WindowBlock](WindowBlock(slots, spec) for _ in range(spec.layers))
         self.norm = RMSNorm(spec.hidden, spec.rms_eps)
-        self.output = nn.Linear(spec.hidden, spec.latent)
+        self.output = Linear(spec.hidden, spec.latent, bias=True)
         self.rope = Rope(spec.head_dim, spec.rope_theta, self.input.weight.device)
 
     def load(self, take: Take, name: str) -> None:
-        fill_linear(self.input, take, f"{name}.input_proj")
+        self.input.load(take, f"{name}.input_proj")
         for i, block in enumerate(self.layers):
             block.load(take, f"{name}.layers.{i}")
         fill(self.norm.weight, take(f"{name}.norm.weight", *self.norm.weight.shape))
-        fill_linear(self.output, take, f"{name}.output_proj")
+        self.output.load(take, f"{name}.output_proj")
 
     def forward(self, x: Tensor, start: Tensor, state: State) -> Tensor:
         """Rows [B, T, latent] whose first positions are `start` [B]."""
-        steps = torch.arange(x.shape[1], device=x.device)
-        rope = self.rope.at(start[:, None] + steps, x.dtype)
-        mask = self._mask(start, x.shape[1])
-        x = self.input(x)
+        rows, frames = x.shape[:2]
+        positions = start[:, None] + torch.arange(frames, device=x.device)
+        rope = self.rope.at(positions.flatten(), x.dtype)
+        mask = self._mask(start, frames)
+        x = self.input(x.flatten(0, 1))
         for block in self.layers:
             x = block(x, rope, mask, state)
-        out: Tensor = self.output(self.norm(x))
+        out: Tensor = self.output(self.norm(x)).unflatten(0, (rows, frames))
         return out
 
     def _mask(self, start: Tensor, t: int) -> Tensor:

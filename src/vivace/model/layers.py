@@ -15,7 +15,10 @@ class Take(Protocol):
 
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(q [B, T, heads, D], k [B, T, kv, D], v [B, T, kv, D]) -> [B, T, heads, D]: the cache's part."""
+"""(q [N, heads, D], k [N, kv, D], v [N, kv, D]) -> [N, heads * D]: the cache's part.
+
+N counts the tokens of a step, B rows of T positions each, row by row.
+"""
 
 
 M = TypeVar("M", bound=nn.Module)
@@ -34,15 +37,29 @@ def fill(parameter: Tensor, *parts: Tensor) -> None:
         parameter.copy_(torch.cat(parts) if len(parts) > 1 else parts[0])
 
 
-def fill_linear(linear: nn.Linear, take: Take, *names: str, split: Iterable[int] = ()) -> None:
-    """Load a linear layer from one published layer, or from several stacked by output rows."""
-    rows = list(split) or [linear.out_features]
-    fill(
-        linear.weight,
-        *(take(f"{n}.weight", r, linear.in_features) for n, r in zip(names, rows, strict=True)),
-    )
-    if linear.bias is not None:
-        fill(linear.bias, *(take(f"{n}.bias", r) for n, r in zip(names, rows, strict=True)))
+class Linear(nn.Module):
+    """A linear layer over tokens [N, in], its weight stored [in, out].
+
+    That way one token's product takes half the time of the library's layer on a CPU.
+    """
+
+    def __init__(self, into: int, out: int, *, bias: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(into, out))
+        self.bias = nn.Parameter(torch.empty(out)) if bias else None
+
+    def load(self, take: Take, *names: str, split: Iterable[int] = ()) -> None:
+        """Load from one published layer, or from several stacked by output columns."""
+        into, out = self.weight.shape
+        parts = list(zip(names, list(split) or [out], strict=True))
+        fill(self.weight.T, *(take(f"{name}.weight", size, into) for name, size in parts))
+        if self.bias is not None:
+            fill(self.bias, *(take(f"{name}.bias", size) for name, size in parts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.bias is None:
+            return torch.mm(x, self.weight)
+        return torch.addmm(self.bias, x, self.weight)
 
 
 class Rope:
@@ -55,14 +72,14 @@ class Rope:
         self.sign[: head_dim // 2] = -1.0
 
     def at(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines [B, T, 1, D] of `positions` [B, T]."""
-        angles = positions[..., None].float() * self.frequencies
-        angles = torch.cat((angles, angles), -1)[:, :, None]
+        """Cosines and signed sines [N, 1, D] of `positions` [N]."""
+        angles = positions[:, None].float() * self.frequencies
+        angles = torch.cat((angles, angles), -1)[:, None]
         return angles.cos().to(dtype), (angles.sin() * self.sign).to(dtype)
 
 
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the heads of `x` [B, T, heads, D] to their positions."""
+    """Turn the heads of `x` [N, heads, D] to their positions."""
     cos, sin = rope
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
@@ -70,16 +87,21 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
 def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """Attention with query heads that share key heads, without repeating a key.
 
-    q [B, T, heads, D]; k, v [B, L, kv, D]; mask [B, T, L] is true where a query may look.
-    The heads of one group stand behind each other as queries of their key head.
+    q [B * T, heads, D]; k, v [B, L, kv, D]; mask [B, T, L] is true where a query may look.
+    The heads of one group stand behind each other as queries of their key head. [B * T, heads * D].
     """
-    b, t, heads, d = q.shape
-    groups = heads // k.shape[2]
-    q = q.view(b, t, -1, groups, d).permute(0, 2, 3, 1, 4).reshape(b, -1, groups * t, d)
-    if mask is not None:
-        mask = mask.repeat(1, groups, 1)[:, None]
-    out = F.scaled_dot_product_attention(q, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask)
-    return out.view(b, -1, groups, t, d).permute(0, 3, 1, 2, 4).reshape(b, t, heads, d)
+    n, heads, d = q.shape
+    b, kv = k.shape[0], k.shape[2]
+    t, groups = n // b, heads // kv
+    k, v = k.transpose(1, 2), v.transpose(1, 2)
+    if t == 1:
+        seen = None if mask is None else mask[:, None]
+        out = F.scaled_dot_product_attention(q.view(b, kv, groups, d), k, v, attn_mask=seen)
+        return out.reshape(n, heads * d)
+    q = q.view(b, t, kv, groups, d).permute(0, 2, 3, 1, 4).reshape(b, kv, groups * t, d)
+    seen = None if mask is None else mask.repeat(1, groups, 1)[:, None]
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+    return out.view(b, kv, groups, t, d).permute(0, 3, 1, 2, 4).reshape(n, heads * d)
 
 
 class RMSNorm(nn.Module):
@@ -87,11 +109,17 @@ class RMSNorm(nn.Module):
 
     def __init__(self, size: int, eps: float, rows: int = 1) -> None:
         super().__init__()
-        self.eps = eps
+        self.eps, self.root = eps, size**0.5
+        self.floor = torch.tensor((eps * size) ** 0.5)
         self.weight = nn.Parameter(torch.ones(rows, size) if rows > 1 else torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, x.shape[-1:], eps=self.eps) * self.weight
+        if x.device.type != "cpu":
+            return F.rms_norm(x, x.shape[-1:], eps=self.eps) * self.weight
+        # On the CPU the library's norm is ten small kernels (20 us); these five take half of that.
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
+        scale = self.root / torch.hypot(length, self.floor)
+        return (x * scale).to(x.dtype) * self.weight
 
 
 class SwiGLU(nn.Module):
@@ -100,13 +128,13 @@ class SwiGLU(nn.Module):
     def __init__(self, hidden: int, intermediate: int) -> None:
         super().__init__()
         self.intermediate = intermediate
-        self.gate_up = nn.Linear(hidden, 2 * intermediate, bias=False)
-        self.down = nn.Linear(intermediate, hidden, bias=False)
+        self.gate_up = Linear(hidden, 2 * intermediate)
+        self.down = Linear(intermediate, hidden)
 
     def load(self, take: Take, name: str) -> None:
         names = (f"{name}.gate_proj", f"{name}.up_proj")
-        fill_linear(self.gate_up, take, *names, split=[self.intermediate] * 2)
-        fill_linear(self.down, take, f"{name}.down_proj")
+        self.gate_up.load(take, *names, split=[self.intermediate] * 2)
+        self.down.load(take, f"{name}.down_proj")
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.gate_up(x).chunk(2, -1)
@@ -122,8 +150,8 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
-        self.qkv = nn.Linear(hidden, (heads + 2 * kv_heads) * head_dim, bias=False)
-        self.out = nn.Linear(heads * head_dim, hidden, bias=False)
+        self.qkv = Linear(hidden, (heads + 2 * kv_heads) * head_dim)
+        self.out = Linear(heads * head_dim, hidden)
         self.qk_norm = (
             RMSNorm(head_dim, qk_norm_eps, heads + kv_heads) if qk_norm_eps is not None else None
         )
@@ -131,20 +159,20 @@ class Attention(nn.Module):
     def load(self, take: Take, name: str) -> None:
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         names = (f"{name}.q_proj", f"{name}.k_proj", f"{name}.v_proj")
-        fill_linear(self.qkv, take, *names, split=(q, kv, kv))
-        fill_linear(self.out, take, f"{name}.o_proj")
+        self.qkv.load(take, *names, split=(q, kv, kv))
+        self.out.load(take, f"{name}.o_proj")
         if self.qk_norm is not None:
             q_norm = take(f"{name}.q_norm.weight", self.head_dim).expand(self.heads, -1)
             k_norm = take(f"{name}.k_norm.weight", self.head_dim).expand(self.kv_heads, -1)
             fill(self.qk_norm.weight, q_norm, k_norm)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        heads = self.qkv(x).unflatten(-1, (-1, self.head_dim))
-        qk, v = heads.tensor_split((self.heads + self.kv_heads,), 2)
+        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
+        qk, v = heads.tensor_split((self.heads + self.kv_heads,), 1)
         if self.qk_norm is not None:
             qk = self.qk_norm(qk)
-        q, k = rotate(qk, rope).tensor_split((self.heads,), 2)
-        out: Tensor = self.out(attend(q, k, v).flatten(2))
+        q, k = rotate(qk, rope).tensor_split((self.heads,), 1)
+        out: Tensor = self.out(attend(q, k, v))
         return out
 
 

@@ -9,11 +9,11 @@ from vivace.model.layers import (
     Attend,
     Block,
     Layers,
+    Linear,
     RMSNorm,
     Rope,
     Take,
     fill,
-    fill_linear,
     grouped_attention,
 )
 from vivace.model.spec import ModelSpec
@@ -25,27 +25,30 @@ Pick = Callable[[int, Tensor], Tensor]
 class FrameCache:
     """Keys and values of one frame's positions 0..15, the same position for every row."""
 
-    def __init__(self, layers: int, shape: tuple[int, int, int, int], like: Tensor) -> None:
-        self.keys = like.new_empty(layers, *shape)  # [layers, B, 16, kv, D]
-        self.values = like.new_empty(layers, *shape)
+    def __init__(self, layers: int, rows: int) -> None:
+        self.rows = rows
+        self.keys: list[Tensor | None] = [None] * layers  # [B, L, kv, D]
+        self.values: list[Tensor | None] = [None] * layers
         self.end = 0
 
     def layer(self, index: int) -> Attend:
+        """Attention of one layer over the frame so far."""
+
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            start, end = self.end, self.end + q.shape[1]
-            self.keys[index, :, start:end] = k
-            self.values[index, :, start:end] = v
-            mask = _causal(q.shape[1], end, q) if q.shape[1] > 1 else None
-            return grouped_attention(
-                q, self.keys[index, :, :end], self.values[index, :, :end], mask
-            )
+            keys = self.keys[index] = self._join(self.keys[index], k)
+            values = self.values[index] = self._join(self.values[index], v)
+            steps = q.shape[0] // self.rows
+            return grouped_attention(q, keys, values, self._causal(steps, q) if steps > 1 else None)
 
         return attend
 
+    def _join(self, past: Tensor | None, new: Tensor) -> Tensor:
+        new = new.unflatten(0, (self.rows, -1))
+        return new if past is None else torch.cat((past, new), 1)
 
-def _causal(queries: int, keys: int, like: Tensor) -> Tensor:
-    mask = torch.ones(queries, keys, dtype=torch.bool, device=like.device)
-    return mask.tril(keys - queries).expand(like.shape[0], -1, -1)
+    def _causal(self, steps: int, like: Tensor) -> Tensor:
+        mask = torch.ones(steps, self.end + steps, dtype=torch.bool, device=like.device)
+        return mask.tril(self.end).expand(self.rows, -1, -1)
 
 
 class Predictor(nn.Module):
@@ -57,8 +60,10 @@ class Predictor(nn.Module):
         self.spec, self.codebooks, self.width = s, spec.codebooks, spec.talker.hidden
         later = spec.codebooks - 1
         self.embeddings = nn.Parameter(torch.empty(later, s.vocab, self.width))
-        self.heads = nn.Parameter(torch.empty(later, s.vocab, s.hidden))
-        self.project = nn.Linear(self.width, s.hidden) if self.width != s.hidden else nn.Identity()
+        self.heads = nn.Parameter(torch.empty(later, s.hidden, s.vocab))
+        self.project = (
+            Linear(self.width, s.hidden, bias=True) if self.width != s.hidden else nn.Identity()
+        )
         # The projected embeddings: a table, because the code under a row is all that varies.
         self.register_buffer("table", torch.empty(later, s.vocab, s.hidden), persistent=False)
         self.table: Tensor
@@ -74,9 +79,9 @@ class Predictor(nn.Module):
         for i in range(self.codebooks - 1):
             name = f"{base}.model.codec_embedding.{i}.weight"
             fill(self.embeddings[i], take(name, s.vocab, self.width))
-            fill(self.heads[i], take(f"{base}.lm_head.{i}.weight", s.vocab, s.hidden))
-        if isinstance(self.project, nn.Linear):
-            fill_linear(self.project, take, f"{base}.small_to_mtp_projection")
+            fill(self.heads[i].T, take(f"{base}.lm_head.{i}.weight", s.vocab, s.hidden))
+        if isinstance(self.project, Linear):
+            self.project.load(take, f"{base}.small_to_mtp_projection")
         for i, block in enumerate(self.layers):
             block.load(take, f"{base}.model.layers.{i}")
         fill(self.norm.weight, take(f"{base}.model.norm.weight", s.hidden))
@@ -86,27 +91,28 @@ class Predictor(nn.Module):
 
     def forward(self, hidden: Tensor, code0: Tensor, pick: Pick) -> Tensor:
         """Codes 1..15 [B, 15] after a talker state and the embedding of code 0, each [B, width]."""
-        s = self.spec
-        shape = (hidden.shape[0], self.codebooks, s.kv_heads, s.head_dim)
-        cache = FrameCache(s.layers, shape, hidden)
-        angles = torch.arange(self.codebooks, device=hidden.device)[None]
-        cos, sin = self.rope.at(angles, hidden.dtype)
-        x = self.project(torch.stack((hidden, code0), 1))
-        codes: list[Tensor] = []
-        for g in range(self.codebooks - 1):
-            if codes:
-                x = self.table[g - 1][codes[-1]][:, None]
-            end = cache.end + x.shape[1]
-            state = self._run(x, (cos[:, cache.end : end], sin[:, cache.end : end]), cache)
-            codes.append(pick(g + 1, (state @ self.heads[g].T).to(torch.float32)))
+        rows = hidden.shape[0]
+        cache = FrameCache(self.spec.layers, rows)
+        positions = torch.arange(self.codebooks, device=hidden.device)
+        cos, sin = self.rope.at(positions, hidden.dtype)
+        state = self._run(
+            self.project(torch.stack((hidden, code0), 1).flatten(0, 1)),
+            (cos[:2].repeat(rows, 1, 1), sin[:2].repeat(rows, 1, 1)),
+            cache,
+        )[1::2]
+        codes = [pick(1, torch.mm(state, self.heads[0]).float())]
+        for g in range(1, self.codebooks - 1):
+            x = self.table[g - 1][codes[-1]]
+            state = self._run(x, (cos[g + 1], sin[g + 1]), cache)
+            codes.append(pick(g + 1, torch.mm(state, self.heads[g]).float()))
         return torch.stack(codes, 1)
 
     def _run(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: FrameCache) -> Tensor:
-        """Normalised state [B, hidden] of the last position."""
+        """Normalised states [N, hidden] of the frame's next positions."""
         for i, block in enumerate(self.layers):
             x = block(x, rope, cache.layer(i))
-        cache.end += x.shape[1]
-        out: Tensor = self.norm(x[:, -1])
+        cache.end += x.shape[0] // cache.rows
+        out: Tensor = self.norm(x)
         return out
 
     def embed(self, codes: Tensor) -> Tensor:

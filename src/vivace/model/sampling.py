@@ -29,24 +29,29 @@ class Rows:
     seed: Tensor
     frame: Tensor
     widest: int  # the largest top_k, known to the host
+    nucleus: bool  # whether any row has a top_p, known to the host
 
-    def draw(self, logits: Tensor, codebook: int) -> Tensor:
-        """Draw one id a row from fp32 logits [B, vocab]."""
-        logits, ids = logits.topk(min(self.widest, logits.shape[-1]))
+    def noise(self, first: int, books: int, vocab: int) -> Tensor:
+        """Standard Gumbel noise [B, books, vocab] for the frame's codebooks from `first` on."""
+        book = torch.arange(first, first + books, device=self.seed.device)
+        keys = _mix(_mix(_mix(self.seed)[:, None] + book) + self.frame[:, None])
+        return _gumbel(keys[..., None] + torch.arange(vocab, device=book.device))
+
+    def draw(self, logits: Tensor, noise: Tensor) -> Tensor:
+        """Draw one id a row from fp32 logits [B, vocab] with noise [B, vocab]."""
         scaled = logits / self.temperature[:, None]
-        scaled = scaled.masked_fill(~self._kept(scaled), -torch.inf)
-        best = (scaled + noise(self._keys(codebook), ids)).argmax(-1, keepdim=True)
-        return ids.gather(1, best)[:, 0]
+        top = scaled.topk(min(self.widest, scaled.shape[-1])).values
+        least = top.gather(1, self._kept(top)[:, None] - 1)
+        return (scaled + noise).masked_fill(scaled < least, -torch.inf).argmax(-1)
 
-    def _kept(self, scaled: Tensor) -> Tensor:
-        """Which of the sorted candidates the filters keep; top-p counts what top-k has left."""
-        rank = torch.arange(scaled.shape[1], device=scaled.device)
-        kept = rank < self.top_k[:, None]
-        odds = scaled.masked_fill(~kept, -torch.inf).softmax(-1)
-        return kept & (odds.cumsum(-1) - odds < self.top_p[:, None])
-
-    def _keys(self, codebook: int) -> Tensor:
-        return _mix(_mix(_mix(self.seed) + codebook) + self.frame)
+    def _kept(self, top: Tensor) -> Tensor:
+        """How many [B] of the sorted candidates are kept; top-p counts what top-k has left."""
+        if not self.nucleus:
+            return self.top_k
+        rank = torch.arange(top.shape[1], device=top.device)
+        inside = rank < self.top_k[:, None]
+        odds = top.masked_fill(~inside, -torch.inf).softmax(-1)
+        return (inside & (odds.cumsum(-1) - odds < self.top_p[:, None])).sum(-1)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
@@ -61,12 +66,12 @@ def _mix(x: Tensor) -> Tensor:
     return x ^ _shift(x, 31)
 
 
-def noise(keys: Tensor, ids: Tensor) -> Tensor:
-    """Standard Gumbel noise [B, n] for keys [B] and ids [B, n].
+def _gumbel(counter: Tensor) -> Tensor:
+    """Gumbel noise from counters.
 
     23 bits and a half step: a 24-bit uniform can round to 1, whose noise is infinite.
     """
-    uniform = (_shift(_mix(keys[:, None] + ids * _MIX_2), 41).float() + 0.5) * 2.0**-23
+    uniform = (_shift(_mix(counter), 41).float() + 0.5) * 2.0**-23
     return -torch.log(-torch.log(uniform))
 
 

@@ -13,8 +13,8 @@ class PagedCache:
     def __init__(self, pool: "KvPool", table: Tensor, positions: Tensor) -> None:
         """`table` [B, P] are the rows' pages, `positions` [B, T] the step's positions."""
         size = pool.keys.shape[2]
-        self.pool, self.table, self.positions = pool, table, positions
-        self.write = table.gather(1, positions // size) * size + positions % size
+        self.pool, self.table, self.positions = pool, table, positions.flatten()
+        self.write = (table.gather(1, positions // size) * size + positions % size).flatten()
         seen = torch.arange(table.shape[1] * size, device=table.device)
         self.mask = seen <= positions[..., None]  # [B, T, L]
 

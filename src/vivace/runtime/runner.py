@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from vivace.model.codec import Codec
-from vivace.model.predictor import Predictor
+from vivace.model.predictor import Pick, Predictor
 from vivace.model.sampling import Rows, penalise
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
@@ -32,19 +32,23 @@ class _Draws:
         self.top_k = torch.ones(slots, dtype=torch.int64, device=device)
         self.top_p = torch.full((slots,), torch.inf, device=device)
         self.widest = [1] * slots  # the host's copy of top_k
+        self.nucleus = [False] * slots  # and of whether there is a top_p
 
     def set(self, slot: int, temperature: float, top_k: int, top_p: float) -> None:
         """Temperature 0 is top-k of 1; top-k 0 keeps the vocabulary; top-p 1 keeps every tail."""
         greedy = temperature == 0.0
-        self.widest[slot] = 1 if greedy else top_k or self.vocab
+        self.widest[slot] = 1 if greedy else min(top_k or self.vocab, self.vocab)
+        self.nucleus[slot] = top_p < 1.0
         self.temperature[slot] = 1.0 if greedy else temperature
         self.top_k[slot] = self.widest[slot]
         self.top_p[slot] = torch.inf if top_p >= 1.0 else top_p
 
     def rows(self, rows: Sequence[Row], slots: Tensor, seed: Tensor, frame: Tensor) -> Rows:
+        """The parameters of one step's rows."""
         widest = max(self.widest[row.slot] for row in rows)
+        nucleus = any(self.nucleus[row.slot] for row in rows)
         t, k, p = self.temperature[slots], self.top_k[slots], self.top_p[slots]
-        return Rows(t, k, p, seed[slots], frame[slots], widest)
+        return Rows(t, k, p, seed[slots], frame[slots], widest, nucleus)
 
 
 class Runner:
@@ -115,10 +119,10 @@ class Runner:
         A clone's reference also goes through the codec, so that speech continues its sound.
         """
         x, last = self._embed(prompt)
-        count = x.shape[1] - 1
+        count = x.shape[0] - 1
         if count:
             positions = torch.arange(count, device=self.device)[None]
-            self.talker(x[:, :-1], self._cache([slot], positions))
+            self.talker(x[:-1], self._cache([slot], positions))
         self.next_input[slot] = last
         self.position[slot] = count
         if prompt.ref_codes is not None:
@@ -126,7 +130,7 @@ class Runner:
             self._decode([slot], codes)
 
     def _embed(self, prompt: Prompt) -> tuple[Tensor, Tensor]:
-        """The prompt's rows [1, P, hidden], and the last one without its text [hidden]."""
+        """The prompt's rows [P, hidden], and the last one without its text [hidden]."""
         text = torch.tensor(prompt.text, device=self.device)
         codec = torch.tensor(prompt.codec, device=self.device)
         part = self.talker.codes(codec.clamp(min=0)) * (codec >= 0)[:, None]
@@ -136,7 +140,7 @@ class Runner:
         if prompt.ref_codes is not None:
             codes = torch.as_tensor(prompt.ref_codes, device=self.device)
             part[-len(codes) :] = self._embed_codes(codes)
-        return (self.talker.text(text) + part)[None], part[-1]
+        return self.talker.text(text) + part, part[-1]
 
     def _embed_codes(self, codes: Tensor) -> Tensor:
         """The talker's input for frames of codes [B, 16]."""
@@ -155,12 +159,9 @@ class Runner:
         text = torch.tensor([row.text for row in rows], device=self.device)
         cache = self._cache([row.slot for row in rows], self.position[slots][:, None])
         x = self.next_input[slots] + self.talker.text(text)
-        hidden = self.talker(x[:, None], cache)[:, 0]
+        hidden = self.talker(x, cache)
         code0 = self._first_code(hidden, rows, slots)
-        draws = self.later_draws.rows(rows, slots, self.seed, self.frames)
-        later = self.predictor(
-            hidden, self.talker.codes(code0), lambda book, logits: draws.draw(logits, book)
-        )
+        later = self.predictor(hidden, self.talker.codes(code0), self._later_codes(rows, slots))
         return self._keep(rows, slots, torch.cat((code0[:, None], later), 1))
 
     def _first_code(self, hidden: Tensor, rows: Sequence[Row], slots: Tensor) -> Tensor:
@@ -169,7 +170,13 @@ class Runner:
         logits = penalise(logits, self.seen[slots], self.penalty[slots]) + self.suppressed
         early = self.frames[slots] < self.min_frames[slots]
         logits[:, eos] = logits[:, eos].masked_fill(early, -torch.inf)
-        return self.first_draws.rows(rows, slots, self.seed, self.frames).draw(logits, 0)
+        draws = self.first_draws.rows(rows, slots, self.seed, self.frames)
+        return draws.draw(logits, draws.noise(0, 1, logits.shape[1])[:, 0])
+
+    def _later_codes(self, rows: Sequence[Row], slots: Tensor) -> Pick:
+        draws = self.later_draws.rows(rows, slots, self.seed, self.frames)
+        noise = draws.noise(1, self.spec.codebooks - 1, self.spec.predictor.vocab)
+        return lambda book, logits: draws.draw(logits, noise[:, book - 1])
 
     def _keep(self, rows: Sequence[Row], slots: Tensor, codes: Tensor) -> Frames:
         """Store what the next step and the codec need; a row that ended keeps no frame."""
