@@ -1,9 +1,32 @@
 """What every test shares."""
 
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from tests.golden.load import Model
+
+    from vivace.model.codec import Codec
 
 # Two cores, several workers: no wall-clock deadlines. The same examples on every run.
 settings.register_profile(
     "vivace", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("vivace")
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> "Callable[[str], Model]":
+    """A golden checkpoint by name (tests/golden), loaded once."""
+    from tests.golden.load import Models  # brings torch, which most tests do without
+
+    return Models(tmp_path_factory.mktemp("checkpoints")).load
+
+
+@pytest.fixture(scope="session")
+def codec(model: "Callable[[str], Model]") -> "Codec":
+    """The codec that all golden checkpoints share."""
+    return model("custom_voice").codec

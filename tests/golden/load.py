@@ -1,0 +1,40 @@
+"""Loads the golden checkpoints with our own code."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+from tests.golden import read
+
+from vivace.checkpoint import load
+from vivace.model.codec import Codec
+from vivace.model.predictor import Predictor
+from vivace.model.spec import ModelSpec
+from vivace.model.talker import Talker
+from vivace.text.tokenize import Tokenizer
+
+
+@dataclass(frozen=True)
+class Model:
+    """A golden checkpoint in fp32."""
+
+    path: Path
+    spec: ModelSpec
+    tokenizer: Tokenizer
+    talker: Talker
+    predictor: Predictor
+    codec: Codec
+
+
+class Models:
+    """The golden checkpoints by name, each put together under `root` and loaded once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.load = cache(self._load)
+
+    def _load(self, name: str) -> Model:
+        path = read.assemble(name, self.root / name)
+        m = load(path, "cpu", torch.float32)
+        return Model(path, m.spec, Tokenizer.from_dir(path), m.talker, m.predictor, m.codec)
