@@ -1,6 +1,7 @@
 """One listener's side of the engine: text in, chunks out, from any thread or event loop."""
 
 import asyncio
+import contextlib
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -46,8 +47,7 @@ class Outbox:
         """Add a chunk; after the end there is nobody to hear it."""
         with self._changed:
             if self.done is None:
-                if not self._chunks:
-                    self._chunks.append(chunk)
+                self._chunks.append(chunk)
                 self._tell()
 
     def finish(self, done: Done, *, drop: bool = False) -> None:
@@ -89,7 +89,7 @@ class Outbox:
         loop, changed = asyncio.get_running_loop(), asyncio.Event()
 
         def wake() -> None:
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 loop.call_soon_threadsafe(changed.set)
 
         with self._changed:

@@ -180,7 +180,7 @@ class ConvNeXt(nn.Module):
     def forward(self, x: Tensor, state: State) -> Tensor:
         y = self.norm(self.depthwise(x, state).transpose(1, 2).flatten(0, 1))
         y = self.gamma * self.down(F.gelu(self.up(y)))
-        out: Tensor = x + y.unflatten(0, (x.shape[0], -1)).transpose(1, 2)
+        out: Tensor = x + y.view(x.shape[0], -1, y.shape[1]).transpose(1, 2)
         return out
 
 
@@ -227,9 +227,9 @@ class WindowBlock(nn.Module):
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor, state: State) -> Tensor:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            rows = (mask.shape[0], -1)
-            keys = _look_back(k.unflatten(0, rows), state, self.keys, 1)
-            values = _look_back(v.unflatten(0, rows), state, self.values, 1)
+            rows = (mask.shape[0], -1, *k.shape[1:])
+            keys = _look_back(k.reshape(rows), state, self.keys, 1)
+            values = _look_back(v.reshape(rows), state, self.values, 1)
             return grouped_attention(q, keys, values, mask)
 
         y = self.attention(self.attention_norm(x), rope, attend)
@@ -266,7 +266,7 @@ class WindowTransformer(nn.Module):
         x = self.input(x.flatten(0, 1))
         for block in self.layers:
             x = block(x, rope, mask, state)
-        out: Tensor = self.output(self.norm(x)).unflatten(0, (rows, frames))
+        out: Tensor = self.output(self.norm(x)).view(rows, frames, -1)
         return out
 
     def _mask(self, start: Tensor, t: int) -> Tensor:

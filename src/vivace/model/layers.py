@@ -57,9 +57,8 @@ class Linear(nn.Module):
             fill(self.bias, *(take(f"{name}.bias", size) for name, size in parts))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.bias is None:
-            return torch.mm(x, self.weight)
-        return torch.addmm(self.bias, x, self.weight)
+        bias = self.bias
+        return x @ self.weight if bias is None else torch.addmm(bias, x, self.weight)
 
 
 class Rope:
@@ -110,7 +109,7 @@ class RMSNorm(nn.Module):
     def __init__(self, size: int, eps: float, rows: int = 1) -> None:
         super().__init__()
         self.eps, self.root = eps, size**0.5
-        self.floor = torch.tensor((eps * size) ** 0.5)
+        self.floor = torch.tensor((eps * size) ** 0.5, dtype=torch.float32)
         self.weight = nn.Parameter(torch.ones(rows, size) if rows > 1 else torch.ones(size))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -119,7 +118,8 @@ class RMSNorm(nn.Module):
         # On the CPU the library's norm is ten small kernels (20 us); these five take half of that.
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
         scale = self.root / torch.hypot(length, self.floor)
-        return (x * scale).to(x.dtype) * self.weight
+        out: Tensor = (x * scale).to(x.dtype) * self.weight
+        return out
 
 
 class SwiGLU(nn.Module):

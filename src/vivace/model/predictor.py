@@ -43,7 +43,7 @@ class FrameCache:
         return attend
 
     def _join(self, past: Tensor | None, new: Tensor) -> Tensor:
-        new = new.unflatten(0, (self.rows, -1))
+        new = new.reshape(self.rows, -1, *new.shape[1:])
         return new if past is None else torch.cat((past, new), 1)
 
     def _causal(self, steps: int, like: Tensor) -> Tensor:

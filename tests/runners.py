@@ -1,0 +1,101 @@
+"""A runner that counts instead of computing: tests say how long speech is and what fails."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from vivace.model.spec import CodecIds, CodecSpec, ModelSpec, TextIds, TransformerSpec
+from vivace.text.prompt import Prompt
+from vivace.types import SAMPLES_PER_FRAME, Frames, Pcm, Row, Sampling
+
+STACK = TransformerSpec(8, 16, 1, 2, 1, 4, 1280, 1e6, 1e-6)
+CODEC = CodecSpec(8, 8, 256, 16, 1, 16, 8, 16, 1, 2, 2, 4, 72, 1e4, 1e-5, (8, 5, 4, 3), (2, 2), {})
+SPEC = ModelSpec(
+    kind="custom_voice",
+    size="tiny",
+    text_vocab=512,
+    text_hidden=8,
+    talker=STACK,
+    predictor=STACK,
+    codebooks=16,
+    text_ids=TextIds(300, 301, 302, 303, 304, 305),
+    codec_ids=CodecIds(357, 358, 356, 362, 363, 364, 365),
+    languages={"english": 306, "chinese": 307, "sichuan_dialect": 308},
+    speakers={"ryan": 400, "eric": 401},
+    dialects={"eric": "sichuan_dialect"},
+    codec=CODEC,
+    speaker_encoder=None,
+    defaults=Sampling(seed=1),
+)
+
+
+class FakeRunner:
+    """Frame n of a slot is sixteen times n; it ends after `length(seed)` frames."""
+
+    def __init__(
+        self, length: Callable[[int], int] = lambda seed: 5, *, pages: int = 1 << 20
+    ) -> None:
+        self.length, self.pages = length, pages
+        self.seeds: dict[int, int] = {}
+        self.made: dict[int, int] = {}
+        self.voiced: dict[int, int] = {}
+        self.texts: dict[int, list[int]] = {}
+        self.prompts: dict[int, Prompt] = {}
+        self.calls: list[tuple[str, tuple[int, ...]]] = []
+        self.fault: Callable[[str, tuple[int, ...]], None] = lambda call, slots: None
+
+    def _note(self, call: str, *slots: int) -> None:
+        self.calls.append((call, slots))
+        self.fault(call, tuple(self.seeds.get(slot, -1) for slot in slots))
+
+    def open(self, slot: int, sampling: Sampling, seed: int) -> None:
+        assert slot not in self.seeds, "a slot was given out twice"
+        self.seeds[slot], self.made[slot], self.voiced[slot] = seed, 0, 0
+        self.texts[slot] = []
+
+    def close(self, slot: int) -> None:
+        del self.seeds[slot]
+
+    def room(self, slot: int, positions: int) -> bool:
+        return positions <= self.pages
+
+    def prefill(self, slot: int, prompt: Prompt) -> None:
+        self.prompts[slot] = prompt
+        self._note("prefill", slot)
+
+    def frame(self, rows: Sequence[Row]) -> Frames:
+        self._note("frame", *(row.slot for row in rows))
+        codes = np.zeros((len(rows), 16), dtype=np.int64)
+        ended = np.zeros(len(rows), dtype=np.bool_)
+        for i, row in enumerate(rows):
+            self.texts[row.slot].append(row.text)
+            codes[i] = self.made[row.slot]
+            ended[i] = self.made[row.slot] >= self.length(self.seeds[row.slot])
+            self.made[row.slot] += not ended[i]
+        return Frames(codes, ended)
+
+    def voice(self, slots: Sequence[int], frames: int) -> Pcm:
+        self._note("voice", *slots)
+        pcm = np.zeros((len(slots), frames * SAMPLES_PER_FRAME), dtype=np.float32)
+        for i, slot in enumerate(slots):
+            first = self.voiced[slot]
+            assert first + frames <= self.made[slot], "decoded what was not made"
+            pcm[i] = np.repeat(np.arange(first, first + frames), SAMPLES_PER_FRAME)
+            self.voiced[slot] += frames
+        return pcm
+
+
+class Bytes:
+    """A tokenizer whose ids are the text's bytes."""
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def stream(self) -> "Bytes":
+        return self
+
+    def feed(self, text: str) -> list[int]:
+        return self.encode(text)
+
+    def finish(self) -> list[int]:
+        return []

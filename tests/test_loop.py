@@ -1,0 +1,421 @@
+"""The engine's loop, step by step, on a runner that counts and a clock that the test moves."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.runners import SPEC, Bytes, FakeRunner
+
+from vivace.config import EngineConfig, Profile
+from vivace.errors import EngineFailure, Unavailable, Unprocessable
+from vivace.loop import Cancel, Loop, More, Turn
+from vivace.schedule.track import Track
+from vivace.session import Session
+from vivace.text.prompt import Script
+from vivace.types import (
+    SAMPLES_PER_FRAME,
+    Chunk,
+    Done,
+    FinishReason,
+    Sampling,
+    SpeechRequest,
+    TextMode,
+)
+
+TEXT = "Hello there, how are you?"  # longer than the speech of most tests
+
+
+class Bench:
+    """A loop, its clock and the sessions on it."""
+
+    def __init__(self, runner: FakeRunner | None = None, **config: object) -> None:
+        self.now = 0.0
+        self.runner = runner or FakeRunner()
+        self.config = EngineConfig(**{"max_sessions": 4, **config})  # type: ignore[arg-type]
+        self.ended: list[Session] = []
+        self.loop = Loop(self.runner, self.config, lambda: self.now, self.ended.append)
+        self.seeds = iter(range(1000))
+
+    def text(self, session: Session, ids: list[int], *, end: bool) -> None:
+        self.loop.tell(More(session, ids, end))
+
+    def cancel(self, session: Session) -> None:
+        self.loop.tell(Cancel(session))
+
+    def taken(self) -> None:
+        pass
+
+    def open(self, text: str | None = TEXT, **fields: object) -> Session:
+        sampling = fields.pop("sampling", Sampling())
+        request = SpeechRequest(voice="ryan", **fields)  # type: ignore[arg-type]
+        session = Session(
+            "s",
+            request,
+            self,
+            Bytes(),
+            most_chars=10_000,
+            most_tokens=5_000,  # type: ignore[arg-type]
+        )
+        script = Script(SPEC, request, Bytes())
+        assert isinstance(sampling, Sampling)
+        self.loop.tell(Turn(session, script, sampling, next(self.seeds), Track(self.now)))
+        if text is not None:
+            session.append(text)
+            session.end()
+        return session
+
+    def run(self, most: int = 10_000, step_s: float = 0.001) -> None:
+        for _ in range(most):
+            if not self.loop.step():
+                return
+            self.now += step_s
+        raise AssertionError("the loop does not come to rest")
+
+
+def drain(session: Session) -> list[Chunk]:
+    """What is there to take now."""
+    chunks = iter(session.outbox.take, None)
+    return list(chunks)
+
+
+def frames(chunks: list[Chunk]) -> list[int]:
+    return [int(code) for chunk in chunks for code in chunk.codes[:, 0]]
+
+
+def done(session: Session) -> Done:
+    assert session.done is not None
+    return session.done
+
+
+def test_speech_comes_in_order_and_ends_once() -> None:
+    bench = Bench()
+    session = bench.open()
+    bench.run()
+    chunks = drain(session)
+    assert frames(chunks) == [0, 1, 2, 3, 4]
+    pcm = np.concatenate([chunk.pcm for chunk in chunks])
+    assert np.array_equal(pcm, np.repeat(np.arange(5.0), SAMPLES_PER_FRAME))
+    assert done(session) == Done(FinishReason.STOP, 5, len(TEXT), seed=0)
+    assert bench.ended == [session] and len(bench.loop.free) == 4
+
+
+def test_first_chunk_leaves_before_the_last_frame_is_made() -> None:
+    bench = Bench(FakeRunner(lambda seed: 50), profile=Profile(chunk_frames=8))
+    session = bench.open()
+    while not (chunks := drain(session)):
+        assert bench.loop.step()
+    assert frames(chunks) == [0]
+    calls = [call for call, _ in bench.runner.calls]
+    assert calls == ["prefill", "frame", "voice", "frame"], "decoded before a second was made"
+
+
+def test_the_prompt_is_the_published_one_and_text_stands_under_the_frames() -> None:
+    bench = Bench(FakeRunner(lambda seed: 6))
+    bench.open("abc")
+    bench.run()
+    ids, codec = SPEC.text_ids, SPEC.codec_ids
+    prompt = bench.runner.prompts[3 - 3]
+    pads = [ids.tts_pad] * 4
+    assert prompt.text == [ids.im_start, ids.assistant, 10, *pads, ids.tts_bos, ord("a")]
+    think = [codec.nothink, codec.think_bos, codec.think_eos]
+    assert prompt.codec == [-1, -1, -1, *think, SPEC.speakers["ryan"], codec.pad, codec.bos]
+    under = [ord(c) for c in "abc"] + [ids.tts_eos] + [ids.tts_pad] * 3
+    assert bench.runner.texts[0] == under
+
+
+def test_whole_text_stands_before_the_first_frame() -> None:
+    bench = Bench()
+    session = bench.open(None, text_mode=TextMode.WHOLE)
+    session.append("ab")
+    bench.run()
+    assert not bench.runner.prompts, "the whole text was not there yet"
+    session.append("c")
+    session.end()
+    bench.run()
+    ids, codec = SPEC.text_ids, SPEC.codec_ids
+    prompt = bench.runner.prompts[0]
+    assert prompt.text[-5:] == [ord("a"), ord("b"), ord("c"), ids.tts_eos, ids.tts_pad]
+    assert prompt.codec[-5:] == [codec.pad] * 4 + [codec.bos]
+    assert set(bench.runner.texts[0]) == {ids.tts_pad}
+
+
+def test_a_session_without_text_waits_and_holds_no_slot() -> None:
+    bench = Bench()
+    session = bench.open(None)
+    bench.run()
+    assert len(bench.loop.free) == 4
+    session.append("a")
+    bench.run()
+    assert len(bench.loop.free) == 3 and frames(drain(session)) == [0]
+    session.append("b")
+    bench.run()
+    assert frames(drain(session)) == [1], "one frame for each token while text is still to come"
+    session.end()
+    bench.run()
+    assert frames(drain(session)) == [2, 3, 4] and done(session).reason is FinishReason.STOP
+
+
+@pytest.mark.parametrize("mode", TextMode)
+@pytest.mark.parametrize("text", ["", "   ", "...", "—", "😊"])
+def test_case_13_14_unspeakable_text_completes_without_sound(text: str, mode: TextMode) -> None:
+    bench = Bench()
+    session = bench.open(text, text_mode=mode)
+    bench.run()
+    assert done(session).reason is FinishReason.NO_AUDIO
+    assert not bench.runner.calls and drain(session) == []
+
+
+def test_punctuation_before_the_first_word_is_not_lost() -> None:
+    bench = Bench()
+    session = bench.open(None)
+    for piece in ('"', "(", "Hi", ")"):
+        session.append(piece)
+    session.end()
+    bench.run()
+    assert session.prompt_ids == list(b'"(Hi)')
+    assert bench.runner.prompts[0].text[-1] == ord('"')
+    assert bench.runner.texts[0][:5] == list(b'"(Hi)')
+
+
+def test_case_7_a_session_that_ends_at_once_leaves_the_others_alone() -> None:
+    bench = Bench(FakeRunner(lambda seed: 0 if seed == 2 else 5), max_sessions=8)
+    sessions = [bench.open() for _ in range(8)]
+    bench.run()
+    reasons = [done(session).reason for session in sessions]
+    assert reasons[2] is FinishReason.NO_AUDIO
+    assert reasons[:2] + reasons[3:] == [FinishReason.STOP] * 7
+    assert all(frames(drain(s)) == [0, 1, 2, 3, 4] for s in sessions[:2] + sessions[3:])
+
+
+def test_case_1_speech_is_capped_by_its_text_and_says_so() -> None:
+    bench = Bench(FakeRunner(lambda seed: 10_000))
+    session = bench.open("2次")
+    bench.run()
+    assert done(session).reason is FinishReason.LENGTH
+    assert done(session).frames == session.cap.frames < 3 * 12.5
+    assert len(frames(drain(session))) == done(session).frames
+
+
+@pytest.mark.parametrize("most", [1, 7, 300])
+def test_without_guards_only_max_frames_ends_it(most: int) -> None:
+    bench = Bench(FakeRunner(lambda seed: 10_000))
+    session = bench.open("Hi", guards=False, sampling=Sampling(max_frames=most))
+    bench.run()
+    assert done(session) == Done(FinishReason.LENGTH, most, 2, seed=0)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 4, 5])
+def test_cancel_frees_the_slot_within_one_step(steps: int) -> None:
+    bench = Bench(FakeRunner(lambda seed: 100))
+    session, other = bench.open(), bench.open()
+    for _ in range(steps):
+        bench.loop.step()
+    session.cancel()
+    bench.loop.step()
+    assert done(session).reason is FinishReason.CANCELLED
+    assert drain(session) == [], "nothing follows a cancel"
+    assert len(bench.loop.free) == 3
+    bench.run()
+    assert done(other).reason is FinishReason.LENGTH and len(bench.loop.free) == 4
+
+
+@pytest.mark.parametrize("call", ["prefill", "frame", "voice"])
+def test_a_fault_ends_its_own_sessions_only(call: str, caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.runner.fault = _fail_once(call)
+    first = bench.open()
+    bench.run()
+    assert done(first).reason is FinishReason.ERROR
+    with pytest.raises(EngineFailure):
+        list(first)
+    second = bench.open()
+    bench.run()
+    assert done(second).reason is FinishReason.STOP and len(bench.loop.free) == 4
+    assert "failed" in caplog.text
+
+
+def _fail_once(call: str):  # type: ignore[no-untyped-def]
+    left = iter([True])
+
+    def fault(name: str, seeds: tuple[int, ...]) -> None:
+        if name == call and next(left, False):
+            raise RuntimeError("scripted")
+
+    return fault
+
+
+def test_a_fault_in_a_batch_spares_who_was_not_in_it() -> None:
+    bench = Bench(FakeRunner(lambda seed: 30), profile=Profile(frame_rows=2, codec_rows=2))
+
+    def fault(call: str, seeds: tuple[int, ...]) -> None:
+        if call == "frame" and 0 in seeds:
+            raise RuntimeError("scripted")
+
+    bench.runner.fault = fault
+    sessions = [bench.open() for _ in range(4)]
+    bench.run()
+    reasons = [done(session).reason for session in sessions]
+    assert reasons[0] is FinishReason.ERROR and reasons[2:] == [FinishReason.STOP] * 2
+
+
+def test_case_49_more_sessions_than_slots_wait_their_turn() -> None:
+    bench = Bench(max_sessions=2)
+    sessions = [bench.open() for _ in range(9)]
+    bench.run()
+    assert [done(s).reason for s in sessions] == [FinishReason.STOP] * 9
+    assert bench.ended == sessions, "first come, first served"
+
+
+def test_case_40_a_slow_reader_pauses_only_itself_and_loses_nothing() -> None:
+    profile = Profile(ahead_s=1.0)
+    bench = Bench(FakeRunner(lambda seed: 200), profile=profile)
+    slow = bench.open("word " * 200)
+    bench.run()
+    assert slow.done is None, "it is paused"
+    made = bench.runner.made[0]
+    assert made * 0.08 < profile.ahead_s + 33 * 0.08, "bounded"
+    other = bench.open("word " * 200)
+    heard: list[Chunk] = []
+    while other.done is None:
+        bench.loop.step()
+        bench.now += 0.001
+        heard += drain(other)
+    assert frames(heard + drain(other)) == list(range(200))
+    assert bench.runner.made[0] == made
+    late: list[Chunk] = []
+    while slow.done is None:
+        late += drain(slow)
+        bench.run()
+    assert frames(late + drain(slow)) == list(range(200))
+
+
+def test_a_reader_that_never_comes_back_is_cut_off() -> None:
+    bench = Bench(FakeRunner(lambda seed: 1000), profile=Profile(ahead_s=1.0), stall_s=60.0)
+    session = bench.open("word " * 200)
+    bench.run()
+    bench.now += 59.0
+    bench.run()
+    assert session.done is None
+    bench.now += 2.0
+    bench.run()
+    assert done(session).reason is FinishReason.CANCELLED and len(bench.loop.free) == 4
+
+
+def test_pages_that_run_out_end_a_session_with_length() -> None:
+    bench = Bench(FakeRunner(lambda seed: 100, pages=20))
+    session = bench.open()
+    bench.run()
+    assert done(session).reason is FinishReason.LENGTH
+    assert done(session).frames == 20 - len(bench.runner.prompts[0].text) + 1
+
+
+def test_a_prompt_without_room_is_refused_not_crashed() -> None:
+    bench = Bench(FakeRunner(pages=3))
+    session = bench.open()
+    bench.run()
+    assert isinstance(done(session).error, Unavailable) and len(bench.loop.free) == 4
+
+
+def test_the_context_limit_ends_a_session_with_length() -> None:
+    bench = Bench(FakeRunner(lambda seed: 100), max_context=20)
+    session = bench.open()
+    bench.run()
+    assert done(session).reason is FinishReason.LENGTH
+
+
+def test_a_broken_step_ends_what_is_open_and_the_loop_goes_on() -> None:
+    bench = Bench()
+    session = bench.open()
+    broken = iter([True])
+
+    def clock() -> float:
+        if session.done is None and next(broken, False):
+            raise RuntimeError("scripted")
+        bench.loop.stopping = session.done is not None
+        return 0.0
+
+    bench.loop._listen()
+    bench.loop.clock = clock
+    bench.loop.run()
+    assert isinstance(done(session).error, EngineFailure)
+
+
+def test_closing_ends_every_session_with_an_error() -> None:
+    bench = Bench(FakeRunner(lambda seed: 1000))
+    sessions = [bench.open() for _ in range(6)]
+    for _ in range(5):
+        bench.loop.step()
+    bench.loop.stopping = True
+    bench.loop.run()
+    assert all(isinstance(done(s).error, Unavailable) for s in sessions)
+    assert len(bench.loop.free) == 4
+
+
+OPERATIONS = st.sampled_from(["open", "append", "end", "cancel", "read", "step", "step", "wait"])
+
+
+@given(st.lists(st.tuples(OPERATIONS, st.integers(0, 50)), max_size=120))
+def test_any_order_of_events_ends_every_session_once(events: list[tuple[str, int]]) -> None:
+    bench = Bench(
+        FakeRunner(lambda seed: seed * 7 % 23), max_sessions=3, profile=Profile(ahead_s=0.5)
+    )
+    sessions: list[Session] = []
+    heard: dict[Session, list[Chunk]] = {}
+    for operation, number in events:
+        if operation == "open" or not sessions:
+            sessions.append(bench.open(None))
+            heard[sessions[-1]] = []
+        session = sessions[number % len(sessions)]
+        _do(bench, session, operation, number, heard)
+    _let_all_end(bench, sessions, heard)
+    assert len(bench.ended) == len(set(bench.ended)) == len(sessions)
+    assert len(bench.loop.free) == 3 and not bench.runner.seeds
+    for session in sessions:
+        if done(session).reason is not FinishReason.CANCELLED:
+            assert frames(heard[session]) == list(range(done(session).frames))
+
+
+def _do(
+    bench: Bench, session: Session, operation: str, number: int, heard: dict[Session, list[Chunk]]
+) -> None:
+    match operation:
+        case "append" if not session._ended:
+            session.append("x" * number)
+        case "end":
+            session.end()
+        case "cancel" if number < 5:
+            session.cancel()
+        case "read":
+            heard[session] += drain(session)
+        case "step":
+            bench.loop.step()
+        case "wait":
+            bench.now += number / 10
+
+
+def _let_all_end(bench: Bench, sessions: list[Session], heard: dict[Session, list[Chunk]]) -> None:
+    for session in sessions:
+        session.end()
+    for _ in range(2000):
+        bench.loop.step()
+        bench.now += 0.01
+        for session in sessions:
+            heard[session] += drain(session)
+        if all(session.done is not None for session in sessions):
+            return
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    yield Bench()
+
+
+def test_text_after_the_end_or_over_the_limit_is_refused_with_the_numbers(bench: Bench) -> None:
+    session = bench.open(None)
+    with pytest.raises(Unprocessable, match=r"10001 characters; at most 10000"):
+        session.append("x" * 10_001)
+    fresh = bench.open(None)
+    with pytest.raises(Unprocessable, match=r"5001 tokens; one prompt holds 5000"):
+        fresh.append("x" * 5001)

@@ -1,0 +1,155 @@
+"""A session from other threads and event loops, on an engine whose runner only counts."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from tests.runners import SPEC, Bytes, FakeRunner
+
+from vivace.config import EngineConfig
+from vivace.engine import Engine
+from vivace.errors import InvalidRequest, NotFound, Overloaded, Unavailable, Unprocessable
+from vivace.parts import Parts
+from vivace.types import Clone, FinishReason, SpeechRequest
+
+TEXT = "Hello there, how are you?"
+
+
+def engine_of(runner: FakeRunner, **config: object) -> Engine:
+    parts = Parts("fake", SPEC, Bytes(), runner)  # type: ignore[arg-type]
+    return Engine(config=EngineConfig(**config), parts=parts)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with engine_of(FakeRunner()) as engine:
+        yield engine
+
+
+def test_iterating_gives_every_chunk_and_then_the_end(engine: Engine) -> None:
+    session = engine.say(TEXT)
+    codes = [int(code) for chunk in session for code in chunk.codes[:, 0]]
+    assert codes == [0, 1, 2, 3, 4]
+    assert session.done is not None and session.done.reason is FinishReason.STOP
+    assert list(session) == [], "iterating again finds the end"
+
+
+async def test_many_sessions_in_one_event_loop(engine: Engine) -> None:
+    async def speak() -> list[int]:
+        return [int(c) async for chunk in engine.say(TEXT) for c in chunk.codes[:, 0]]
+
+    assert await asyncio.gather(*(speak() for _ in range(40))) == [[0, 1, 2, 3, 4]] * 40
+
+
+async def test_text_from_one_task_and_sound_in_another(engine: Engine) -> None:
+    session = engine.open()
+
+    async def write() -> None:
+        for word in TEXT.split(" "):
+            session.append(word + " ")
+            await asyncio.sleep(0)
+        session.end()
+
+    _, chunks = await asyncio.gather(write(), _collect(session))
+    assert chunks == [0, 1, 2, 3, 4]
+    assert bytes(session.prompt_ids).decode() == TEXT
+
+
+async def _collect(session):  # type: ignore[no-untyped-def]
+    return [int(c) async for chunk in session for c in chunk.codes[:, 0]]
+
+
+async def test_a_reader_that_is_cancelled_while_waiting_leaves_nothing_behind(
+    engine: Engine,
+) -> None:
+    session = engine.open()
+    reader = asyncio.create_task(_collect(session))
+    await asyncio.sleep(0)
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    assert session.outbox._listeners == []
+    session.append(TEXT)
+    session.end()
+    assert await _collect(session) == [0, 1, 2, 3, 4]
+
+
+def test_case_49_over_slots_and_queue_is_refused_and_the_rest_is_served() -> None:
+    gate = threading.Event()
+    runner = FakeRunner()
+    runner.fault = lambda call, seeds: (gate.wait(30), None)[1]
+    with engine_of(runner, max_sessions=2, max_queue=3) as engine:
+        sessions = [engine.say(TEXT) for _ in range(5)]
+        with pytest.raises(Overloaded) as refusal:
+            engine.say(TEXT)
+        assert refusal.value.retry_after_s > 0
+        gate.set()
+        assert all(list(session) for session in sessions)
+        assert list(engine.say(TEXT)), "room again"
+
+
+def test_everything_is_given_back(engine: Engine) -> None:
+    for n in range(30):
+        session = engine.say(TEXT)
+        if n % 2:
+            session.cancel()
+        list(session)
+    stats = engine.stats()
+    assert (stats.slots_free, stats.active, stats.waiting) == (stats.slots_total, 0, 0)
+
+
+def test_a_closed_engine_refuses() -> None:
+    engine = engine_of(FakeRunner())
+    engine.close()
+    with pytest.raises(Unavailable):
+        engine.open()
+    assert not engine.ready
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "param"),
+    [
+        ({"voice": "nova"}, NotFound, "voice"),
+        ({"voice": "../../x"}, NotFound, "voice"),
+        ({"voice": ""}, NotFound, "voice"),
+        ({"language": "klingon"}, Unprocessable, "language"),
+        ({"clone": Clone(x_vector=None)}, Unprocessable, "ref_audio"),  # type: ignore[arg-type]
+        ({"instruct": "x" * 9000}, Unprocessable, "instructions"),
+    ],
+)
+def test_what_the_model_cannot_do_is_refused_by_name(
+    engine: Engine, fields: dict[str, object], error: type[Exception], param: str
+) -> None:
+    with pytest.raises(error) as refusal:
+        engine.open(SpeechRequest(**fields))  # type: ignore[arg-type]
+    assert refusal.value.param == param  # type: ignore[attr-defined]
+    assert engine.stats().waiting == 0
+
+
+def test_case_37_names_match_whatever_their_case(engine: Engine) -> None:
+    session = engine.say(TEXT, SpeechRequest(voice="RYAN", language="English"))
+    assert session.request.voice == "ryan" and session.request.language == "english"
+    assert list(session)
+
+
+def test_text_after_the_end_is_refused(engine: Engine) -> None:
+    session = engine.say(TEXT)
+    with pytest.raises(InvalidRequest, match="has ended"):
+        session.append("more")
+    session.end()
+    assert list(session)
+
+
+def test_case_22_half_a_surrogate_pair_waits_for_its_other_half(engine: Engine) -> None:
+    session = engine.open()
+    session.append("Hi \ud83d")
+    session.append("\ude00 there")
+    session.end()
+    assert list(session) and bytes(session.prompt_ids).decode() == "Hi 😀 there"
+    broken = engine.open()
+    with pytest.raises(InvalidRequest) as refusal:
+        broken.append("a\ud800b")
+    assert refusal.value.param == "input"
+    broken.cancel()
+    assert list(broken) == []
