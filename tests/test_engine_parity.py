@@ -1,9 +1,11 @@
 """What sessions of the engine hear is what the official package said, however they share it."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from tests.golden import read
 from tests.golden.load import Model
 from tests.golden.read import Row
@@ -82,3 +84,22 @@ def test_same_seed_same_codes_alone_or_among_seven_others(engine: Engine) -> Non
     made = [codes(session) for session in together]
     assert np.array_equal(made[3], alone) and np.array_equal(made[7], alone)
     assert len({codes.tobytes() for codes in made}) == 7
+
+
+@pytest.mark.parametrize("engine", ["base"], indirect=True)
+def test_long_speech_is_the_whole_decode_of_its_codes(
+    engine: Engine, model: Callable[[str], Model]
+) -> None:
+    """Past every ring, page and window on the way from the talker to the listener."""
+    _, row = rows_of(engine)[0]
+    sampling = Sampling(seed=1, min_frames=150, max_frames=150)
+    chunks = list(engine.say(row.text, replace(row.request, sampling=sampling)))
+    codes = torch.from_numpy(np.concatenate([chunk.codes for chunk in chunks]))
+    assert codes.shape == (150, 16)
+    assert row.request.clone is not None and row.request.clone.ref_codes is not None
+    codes = torch.cat((torch.from_numpy(row.request.clone.ref_codes), codes))
+    codec = model("base").codec
+    with torch.inference_mode():
+        whole, _ = codec(codes[None], codec.fresh(1))
+    pcm = np.concatenate([chunk.pcm for chunk in chunks])
+    np.testing.assert_allclose(pcm, whole[0, -len(pcm) :], rtol=0, atol=1e-5)

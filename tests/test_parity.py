@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vivace.engine import resolve
 from vivace.model.sampling import Rows
-from vivace.runtime.runner import Runner
+from vivace.runtime.runner import PAGE, Runner
 from vivace.text.prompt import Script
 from vivace.types import Codes, Pcm, Row
 
@@ -106,13 +106,15 @@ sampled = pytest.mark.parametrize("case", SAMPLED, indirect=True, ids=".".join)
 
 
 def test_goldens_cover_what_they_should() -> None:
-    """Speech that ends by itself, text that runs out, a penalty that bites, batches."""
+    """Speech that ends by itself, text that runs out, a penalty that bites, batches, new pages."""
     cases = [read.case(c, n) for c, n in GREEDY]
     rows = [row for case in cases for row in case.rows]
     assert len(cases) == 21
     assert any(row.stopped for row in rows) and not all(row.stopped for row in rows)
     assert any(1 < len(row.trailing) < len(row.codes) for row in rows)
     assert sum(len(case.rows) > 1 for case in cases) == 2
+    assert any(len(row.prompt) > PAGE for row in rows)
+    assert any(PAGE - len(row.codes) < len(row.prompt) < PAGE for row in rows)
     free, pushed = (read.case("custom_voice", n).rows[0] for n in ("no_penalty", "strong_penalty"))
     assert not np.array_equal(free.codes, pushed.codes)
 

@@ -362,9 +362,10 @@ def record_custom_voice(recorder: Recorder) -> None:
 
 
 def record_voice_design(recorder: Recorder) -> None:
-    calm = dict(text=EN, instruct="A calm low male voice.", language="English")
-    recorder.run("greedy", **calm)
-    recorder.run("streaming", **calm, non_streaming_mode=False)
+    tale = "A calm low male voice, warm and unhurried, as if it told a tale."  # over 64 rows
+    designed = dict(text=EN, instruct=tale, language="English")
+    recorder.run("greedy", **designed)
+    recorder.run("streaming", **designed, non_streaming_mode=False)
     recorder.run("sampled", text=ZH, instruct="", language="Chinese", seed=7)
     record_codec(recorder)
 
@@ -381,11 +382,11 @@ def record_base(recorder: Recorder) -> None:
         ref_codes=items[0].ref_code.numpy().astype(np.int16),
         x_vector=items[0].ref_spk_embedding.numpy(),
     )
-    english = dict(text=EN, language="English")
-    recorder.run("icl_streaming", **english, voice_clone_prompt=items)
-    recorder.run("icl_whole", **english, voice_clone_prompt=items, non_streaming_mode=True)
-    recorder.run("icl_long", text=f"{EN} {EN}", language="English", voice_clone_prompt=items)
-    vector = dict(english, ref_audio=audio, x_vector_only_mode=True)
+    english = dict(language="English", voice_clone_prompt=items)
+    recorder.run("icl_streaming", text=EN, **english)
+    recorder.run("icl_whole", text=f"{EN} {EN} {EN}", **english, non_streaming_mode=True)
+    recorder.run("icl_long", text=f"{EN} {EN}", **english)
+    vector = dict(text=EN, language="English", ref_audio=audio, x_vector_only_mode=True)
     recorder.run("x_vector", **vector)
     recorder.run("x_vector_whole", **vector, non_streaming_mode=True)
     recorder.run("icl_sampled", text=ZH, language="Chinese", voice_clone_prompt=items, seed=3)
