@@ -54,7 +54,7 @@ class CodecNoise:
         with torch.inference_mode():
             codec.load(lambda name, *shape: self(name, shape))
             pcm, _ = codec(codes, codec.fresh(1))
-        self.gain *= RMS / pcm.std().item()
+        self.gain *= RMS / pcm[:, pcm.shape[1] // 2 :].std().item()  # the start is fainter
 
     def __call__(self, name: str, shape: Shape) -> Tensor:
         """The tensor `name`."""

@@ -7,7 +7,8 @@ STEADY  a constant, large enough that the RMS of every row is about the same
 COUNT   +1 for a row of text over codec padding, -1 for a frame without text, else 0
 DEBT    the mean of COUNT over all positions so far: positive while text tokens outnumber frames.
         Written by a head of the first layer that looks at every position alike
-COIN    a standard normal number per frame, to which each of its 16 codes adds its own
+COIN    a standard normal number per frame, to which all its codes but the first add their own:
+        which of them are drawn hardly depends on the text
 
 Speech ends when DEBT falls below zero ("until text"), or whenever COIN exceeds what it exceeds once
 in so many frames. Neither depends on how the codes are sampled.
@@ -32,6 +33,7 @@ LAYERS_POWER = 2.0  # that all layers together add
 CODE_STD = 0.25  # of a code's embedding: 16 of them sum to a power of 1
 SILU_POWER = 0.355  # E[silu(x)^2] for a standard normal x
 RELU_GAIN = math.sqrt(2.0)
+X_VECTOR_GAIN = 0.1  # log-mel values are far from 0
 LOGIT_STD = 2.0
 GATE = 16.0  # silu(16) is 16
 SPARE_FRAMES = 1.5  # more than the text has tokens, before speech ends
@@ -116,11 +118,10 @@ class LanguageModel:
         return x
 
     def _codec_embedding(self, name: str, shape: Shape) -> Tensor:
-        """Codes toss the COIN; every special id makes up for the text mark it stands under."""
+        """Every special id makes up for the text mark it stands under."""
         x = self.noise.normal(name, shape)
         x[: self.codes] *= CODE_STD
-        x[:, [STEADY, COUNT, DEBT]] = 0.0
-        x[self.codes :, COIN] = 0.0
+        x[:, RESERVED] = 0.0
         x[self.codes :, COUNT] = 1.0
         x[self.spec.codec_ids.bos, COUNT] = SPARE_FRAMES
         return x
@@ -183,7 +184,9 @@ class LanguageModel:
     def _predictor(self, name: str, shape: Shape) -> Tensor:
         if ".codec_embedding." in name:
             x = self.noise.normal(name, shape, CODE_STD)
-            x[:, [STEADY, COUNT, DEBT]] = 0.0
+            coin = x[:, COIN].float()
+            x[:, RESERVED] = 0.0
+            x[:, COIN] = (coin - coin.mean()) / (coin.std() * math.sqrt(self.spec.codebooks - 1))
             return x
         if name.endswith("norm.weight"):
             return self.noise.constant(shape, 1.0)
@@ -195,9 +198,10 @@ class LanguageModel:
 
     def _speaker(self, name: str, shape: Shape) -> Tensor:
         """An x-vector makes up for its text mark like the special ids it stands beside."""
-        bias = name.endswith("bias")
-        x = self.noise.constant(shape, 0.0) if bias else self.noise.layer(name, shape, RELU_GAIN)
-        if name.startswith("speaker_encoder.fc."):
+        bias, last = name.endswith("bias"), name.startswith("speaker_encoder.fc.")
+        gain = X_VECTOR_GAIN if last else RELU_GAIN
+        x = self.noise.constant(shape, 0.0) if bias else self.noise.layer(name, shape, gain)
+        if last:
             x[RESERVED] = 0.0
             x[COUNT] = float(bias)
         return x
