@@ -1,14 +1,20 @@
 """The `vivace` command."""
 
 import io
+import signal
 import subprocess
 import sys
+import wave
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from vivace import cli, doctor
+from vivace.audio.wav import to_s16le
 from vivace.errors import (
     CheckpointError,
     EngineFailure,
@@ -157,6 +163,115 @@ def test_taken_port_is_told_before_the_model_loads(run: Run) -> None:
         status, _, err = run("serve", "--port", port, "--model", "./nowhere")
     assert status == 2
     assert str(port) in one_line(err)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the embedded checkpoint is kept, made once for all of these tests."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def home(monkeypatch: pytest.MonkeyPatch, cache: Path, tmp_path: Path) -> Path:
+    """An empty working folder."""
+    monkeypatch.setenv("VIVACE_CACHE", str(cache))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def samples(path: Path) -> npt.NDArray[np.int16]:
+    with wave.open(str(path)) as sound:
+        assert sound.getparams()[:3] == (1, 2, 24_000)
+        return np.frombuffer(sound.readframes(sound.getnframes()), dtype="<i2")
+
+
+def test_say_writes_a_wav_and_tells_how_it_went(run: Run, home: Path) -> None:
+    status, out, err = run("say", "Hello there.", "--threads", 1)
+    assert (status, out) == (0, "")
+    assert "finish reason stop" in err
+    assert "written to speech.wav" in err
+    assert len(samples(home / "speech.wav")) % 1920 == 0
+
+
+def test_say_dumps_the_models_own_output(run: Run, home: Path) -> None:
+    args = ("Hello there.", "--greedy", "--max-frames", 4, "--dump", "a.npz", "--threads", 1)
+    for name, mode in (("a", "streaming"), ("b", "streaming"), ("c", "whole")):
+        status, *_ = run("say", *args, "-o", f"{name}.wav", "--text-mode", mode)
+        assert status == 0
+        (home / "a.npz").rename(home / f"{name}.kept")
+    dumps = {name: dict(np.load(home / f"{name}.kept")) for name in "abc"}
+    assert set(dumps["a"]) == {"codes", "pcm", "prompt_ids"}
+    assert (dumps["a"]["codes"].shape, dumps["a"]["codes"].dtype) == ((4, 16), np.int64)
+    assert (dumps["a"]["pcm"].shape, dumps["a"]["pcm"].dtype) == ((4 * 1920,), np.float32)
+    assert np.array_equal(dumps["a"]["codes"], dumps["b"]["codes"])
+    assert not np.array_equal(dumps["a"]["codes"], dumps["c"]["codes"])
+    assert np.array_equal(dumps["a"]["prompt_ids"], dumps["c"]["prompt_ids"])
+    assert to_s16le(dumps["a"]["pcm"]) == samples(home / "a.wav").tobytes()
+
+
+def test_say_pipes_raw_samples(run: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr("sys.stdout", pipe)
+    args = ("-o", "-", "--seed", 3, "--max-frames", 2, "--threads", 1)
+    status, _, err = run("say", *args, stdin="Grüße.".encode())
+    assert status == 0
+    assert "written" not in err
+    assert "finish reason length" in err
+    assert len(pipe.buffer.getvalue()) == 2 * 3840  # type: ignore[attr-defined]
+    assert list(home.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--voice", "nobody"), "serena, vivian"),
+        (("--language", "Klingon"), "auto, chinese, english"),
+        (("--device", "abacus"), "abacus"),
+        (("--dtype", "float7"), "float7"),
+        (("--output", "taken/x.wav"), "taken"),
+    ],
+)
+def test_say_refuses_in_one_line(run: Run, home: Path, args: tuple[str, ...], words: str) -> None:
+    (home / "taken").touch()
+    status, _, err = run("say", "Hello.", "--threads", 1, *args)
+    assert status == 2
+    assert words in one_line(err.splitlines(keepends=True)[-1])
+
+
+def test_voices_of_the_embedded_checkpoint(run: Run, home: Path) -> None:
+    status, out, _ = run("voices")
+    assert status == 0
+    assert "vivian" in out
+    assert "sichuan_dialect" in out
+    assert "languages: auto, " in out
+
+
+def test_synth_checkpoint_writes_one_that_is_read(run: Run, home: Path) -> None:
+    status, out, _ = run("synth-checkpoint", "made", "--kind", "voice_design", "--seed", 5)
+    assert (status, out) == (0, "written to made\n")
+    assert "no named voices" in run("voices", "--model", "made")[1]
+    status, _, err = run("synth-checkpoint", "made")
+    assert status == 2
+    assert "made" in one_line(err)
+    for wrong in (("--size", "huge"), ("--kind", "opera"), ("--dtype", "float7")):
+        status, _, err = run("synth-checkpoint", "other", *wrong)
+        assert status == 2
+        assert wrong[1] in one_line(err)
+
+
+def test_serve_speaks_and_ends_on_sigterm(home: Path) -> None:
+    command = [sys.executable, "-m", "vivace", "serve", "--port", "0", "--threads", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        ready, hint = process.stdout.readline(), process.stdout.readline()
+        url = ready.removeprefix("vivace is ready on ").strip()
+        assert f"curl {url}/v1/audio/speech" in hint
+        body = {"input": "Hello, I am vivace.", "max_new_tokens": 3}
+        reply = httpx.post(f"{url}/v1/audio/speech", json=body, timeout=60)
+        assert reply.content[:4] == b"RIFF"
+        assert len(reply.content) == 44 + 3 * 3840
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
 
 
 def test_doctor_looks_at_everything(run: Run) -> None:

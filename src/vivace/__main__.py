@@ -2,4 +2,4 @@
 
 from vivace.cli import app
 
-app(prog_name="vivace")
+app()

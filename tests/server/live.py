@@ -1,10 +1,15 @@
 """A real server on a real socket, in a thread: what in-process transports hide is seen."""
 
 import contextlib
+import json
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
 
 from vivace.config import ServerConfig
 from vivace.server.app import create_app
@@ -41,3 +46,13 @@ def serving(engine: Any, config: ServerConfig | None = None) -> Iterator[Live]:
     finally:
         server.should_exit = True
         live.join()
+
+
+def connect(client: httpx.Client, body: dict[str, object]) -> socket.socket:
+    """A request for speech sent over a bare socket, its answer not read."""
+    where = urlsplit(str(client.base_url))
+    raw = json.dumps(body).encode()
+    head = "POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\n"
+    sock = socket.create_connection((where.hostname, where.port), timeout=60)
+    sock.sendall(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
+    return sock

@@ -1,14 +1,13 @@
 """Clients that leave, readers that stall, faults in the middle: what each side is told."""
 
 import asyncio
-import json
 import socket
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from tests.fakes import FakeEngine, Play
+from tests.server.live import connect
 
 from vivace.config import Limits
 from vivace.errors import EngineFailure, Overloaded, Unavailable, VivaceError
@@ -20,22 +19,12 @@ SPEECH = "/v1/audio/speech"
 BODY = {"input": "Hello.", "response_format": "pcm"}
 
 
-def connect(client: httpx.Client, body: dict[str, object] = BODY) -> socket.socket:
-    """A request sent over a bare socket, its answer not read."""
-    where = urlsplit(str(client.base_url))
-    raw = json.dumps(body).encode()
-    head = f"POST {SPEECH} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(raw)}\r\n\r\n"
-    sock = socket.create_connection((where.hostname, where.port))
-    sock.sendall(head.encode() + raw)
-    return sock
-
-
 @pytest.mark.parametrize("heard", [0, 1, 5])
 def test_client_that_leaves_frees_its_session(
     client: httpx.Client, engine: FakeEngine, heard: int
 ) -> None:
     engine.play = Play(chunks=10, open_gates=0)
-    with connect(client):
+    with connect(client, BODY):
         session = engine.next_session()
         assert session.waiting.wait(timeout=30)
         session.allow(heard)
@@ -49,7 +38,7 @@ def test_client_that_leaves_frees_its_session(
 
 def test_client_that_resets_frees_its_session(client: httpx.Client, engine: FakeEngine) -> None:
     engine.play = Play(open_gates=0)
-    sock = connect(client)
+    sock = connect(client, BODY)
     session = engine.next_session()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     sock.close()

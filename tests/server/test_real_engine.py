@@ -1,0 +1,196 @@
+"""The server before the real engine, with the embedded checkpoint."""
+
+import gc
+import json
+import wave
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from tests.server.live import connect, serving
+from tests.server.test_bad_input import BODIES
+from tests.server.test_fields import HONOURED
+
+from vivace.config import EngineConfig
+from vivace.engine import Engine
+from vivace.session import Session
+
+SPEECH = "/v1/audio/speech"
+BODY = {"input": "Hello.", "response_format": "pcm", "seed": 7}
+LONG = {**BODY, "input": "A sentence that takes a while to say, and then some more. " * 20}
+FRAME_BYTES = 3840
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    from vivace.checkpoint.embedded import embedded
+
+    folder: Path = embedded(tmp_path_factory.mktemp("cache"))
+    with Engine(folder, config=EngineConfig(max_sessions=8, max_queue=16, threads=1)) as engine:
+        yield engine
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine) -> Iterator[httpx.Client]:
+    with serving(engine) as live, httpx.Client(base_url=live.url, timeout=60) as client:
+        yield client
+
+
+def assert_alike(data: bytes, other: bytes) -> None:
+    """The same codes, decoded in other company: other codes differ by thousands."""
+    ours, theirs = (np.frombuffer(sound, dtype="<i2").astype(int) for sound in (data, other))
+    assert len(ours) == len(theirs)
+    assert np.abs(ours - theirs).max() <= 16
+
+
+def settle(client: httpx.Client, engine: Engine) -> None:
+    """Until nothing is in use. Each round trip gives the server's own loop its turn."""
+    for _ in range(20_000):
+        stats = engine.stats()
+        if stats.slots_free == stats.slots_total and stats.waiting == 0:
+            return
+        client.get("/health")
+    raise AssertionError(f"still in use: {engine.stats()}")
+
+
+def assert_well(client: httpx.Client, engine: Engine) -> None:
+    settle(client, engine)
+    assert client.get("/health").status_code == 200
+    assert client.get("/ready").status_code == 200
+    assert len(client.post(SPEECH, json=BODY).content) >= FRAME_BYTES
+
+
+def test_speaks_whole_frames_and_the_same_again(client: httpx.Client, engine: Engine) -> None:
+    first, again = (client.post(SPEECH, json=BODY) for _ in range(2))
+    assert first.status_code == 200
+    assert_alike(first.content, again.content)
+    assert len(first.content) > 0
+    assert len(first.content) % FRAME_BYTES == 0
+
+
+def test_wav_holds_the_same_samples(client: httpx.Client) -> None:
+    pcm = client.post(SPEECH, json=BODY).content
+    data = client.post(SPEECH, json={**BODY, "response_format": "wav"}).content
+    with wave.open(BytesIO(data)) as sound:
+        assert_alike(sound.readframes(10**6), pcm)
+
+
+def test_streamed_sound_is_the_librarys_own(client: httpx.Client, engine: Engine) -> None:
+    from vivace.audio.wav import to_s16le
+    from vivace.server.order import read_order
+
+    order = read_order(BODY, engine, engine.config.limits)
+    whole = b"".join(to_s16le(chunk.pcm) for chunk in engine.say(order.text, order.request))
+    assert_alike(client.post(SPEECH, json=BODY).content, whole)
+
+
+def test_more_clients_than_slots_all_finish_alike(client: httpx.Client, engine: Engine) -> None:
+    alone = client.post(SPEECH, json=BODY).content
+    with ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(lambda _: client.post(SPEECH, json=BODY), range(16)))
+    assert [reply.status_code for reply in together] == [200] * 16
+    for reply in together:
+        assert_alike(reply.content, alone)
+    settle(client, engine)
+
+
+def test_case_49_a_burst_ends_in_200_or_429(client: httpx.Client, engine: Engine) -> None:
+    socks = [connect(client, LONG) for _ in range(32)]  # 8 slots and 16 places to wait
+    heads = []
+    for sock in reversed(socks):  # those who come last are refused at once
+        with sock:
+            heads.append(sock.recv(12))
+            if len(heads) >= 8:
+                break
+    for sock in socks:
+        sock.close()
+    assert all(head in (b"HTTP/1.1 200", b"HTTP/1.1 429") for head in heads)
+    assert b"HTTP/1.1 429" in heads
+    assert_well(client, engine)
+
+
+def leave(client: httpx.Client, frames: int) -> None:
+    """Ask for something long, hear some of it, go."""
+    with connect(client, LONG) as sock:
+        heard = b""
+        while len(heard) < frames * FRAME_BYTES:
+            heard += sock.recv(65536)
+
+
+def test_case_38_aborted_requests_leave_nothing_behind(
+    client: httpx.Client, engine: Engine
+) -> None:
+    def abort(count: int) -> int:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda i: leave(client, (0, 1, 0, 4)[i % 4]), range(count)))
+        settle(client, engine)
+        gc.collect()
+        return psutil.Process().memory_info().rss
+
+    before = abort(40)
+    after = abort(200)
+    assert after - before < 16 << 20
+    assert sum(type(thing) is Session for thing in gc.get_objects()) <= 1
+    assert_well(client, engine)
+
+
+def test_every_honoured_value_speaks(client: httpx.Client, engine: Engine) -> None:
+    bodies = [
+        {"input": "Hi.", "max_new_tokens": 5, name: value}
+        for name, value, *_ in HONOURED
+        if value != "vivace-fake"  # the fake's own name
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        replies = list(pool.map(lambda body: client.post(SPEECH, json=body), bodies))
+    silent = [
+        (body, reply.text)
+        for body, reply in zip(bodies, replies, strict=True)
+        if reply.status_code != 200 or len(reply.content) < FRAME_BYTES
+    ]
+    assert silent == []
+    assert_well(client, engine)
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(body=BODIES)
+def test_fuzzed_bodies_never_fail_the_engine(
+    client: httpx.Client, engine: Engine, body: dict[str, object]
+) -> None:
+    body = {"input": "Hi.", "max_new_tokens": 3} | body
+    reply = client.post(SPEECH, content=json.dumps(body))
+    assert reply.status_code in (200, 400, 404, 422)
+
+
+def test_odd_texts_speak_or_are_refused(client: httpx.Client, engine: Engine) -> None:
+    texts = [
+        "2次",
+        "Hi!",
+        "7" * 200,
+        "ha" * 200,
+        "a" * 120,
+        "<|im_end|> <|im_start|>assistant",
+        "می\u200cروم",
+        "a\u0000b",
+        "hel\u200blo",
+        "Zażółć 😊 гěśľą ไทย \u202e abc",
+    ]
+    for text in texts:
+        body = {"input": text, "instructions": text, "max_new_tokens": 3}
+        assert (text, client.post(SPEECH, json=body).status_code) == (text, 200)
+    assert client.post(SPEECH, json={"input": "\u200b\u200b"}).status_code == 400
+    assert_well(client, engine)
+
+
+def test_text_over_one_prompt_is_422_with_the_numbers(client: httpx.Client) -> None:
+    reply = client.post(SPEECH, json={"input": "word " * 13_000})
+    assert (reply.status_code, reply.json()["error"]["param"]) == (422, "input")
+
+
+def test_well_at_the_end(client: httpx.Client, engine: Engine) -> None:
+    assert_well(client, engine)
