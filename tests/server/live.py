@@ -53,6 +53,9 @@ def connect(client: httpx.Client, body: dict[str, object]) -> socket.socket:
     where = urlsplit(str(client.base_url))
     raw = json.dumps(body).encode()
     head = "POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\n"
-    sock = socket.create_connection((where.hostname, where.port), timeout=60)
+    sock = socket.socket()
+    sock.settimeout(60)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # so that it is soon full
+    sock.connect((where.hostname, where.port))
     sock.sendall(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
     return sock
