@@ -1,6 +1,7 @@
 """A session from other threads and event loops, on an engine whose runner only counts."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Iterator
 
@@ -11,6 +12,7 @@ from vivace.config import EngineConfig
 from vivace.engine import Engine
 from vivace.errors import InvalidRequest, NotFound, Overloaded, Unavailable, Unprocessable
 from vivace.parts import Parts
+from vivace.session import Session
 from vivace.types import Clone, FinishReason, SpeechRequest
 
 TEXT = "Hello there, how are you?"
@@ -131,6 +133,31 @@ def test_case_37_names_match_whatever_their_case(engine: Engine) -> None:
     session = engine.say(TEXT, SpeechRequest(voice="RYAN", language="English"))
     assert session.request.voice == "ryan" and session.request.language == "english"
     assert list(session)
+
+
+def test_say_leaves_nothing_behind_when_the_last_piece_is_refused(engine: Engine) -> None:
+    with pytest.raises(InvalidRequest):
+        engine.say("Hi \ud83d")  # what the end finds out: the other half never came
+    assert list(engine.say(TEXT))
+    stats = engine.stats()
+    assert (stats.active, stats.waiting) == (0, 0)
+
+
+def test_opening_while_closing_is_refused_or_ends() -> None:
+    for _ in range(20):
+        engine = engine_of(FakeRunner(lambda seed: 1000))
+        opened: list[Session] = []
+
+        def open_many(engine: Engine = engine, opened: list[Session] = opened) -> None:
+            with contextlib.suppress(Unavailable):
+                for _ in range(80):
+                    opened.append(engine.open())
+
+        thread = threading.Thread(target=open_many)
+        thread.start()
+        engine.close()
+        thread.join()
+        assert all(session.done is not None for session in opened)
 
 
 def test_text_after_the_end_is_refused(engine: Engine) -> None:

@@ -20,7 +20,7 @@ class Profile:
     """How the scheduler trades first sound against throughput."""
 
     first_frames: int = 1  # frames in a stream's first chunk
-    chunk_frames: int = 4  # most frames of one stream in one codec batch
+    chunk_frames: int = 8  # most frames of one stream in one codec batch
     guard_s: float = 0.16  # a stream with less slack than this goes before new ones
     lead_s: float = 2.0  # how far ahead of the listener a stream may run while others wait
     ahead_s: float = 30.0  # sound made and not yet taken by the reader: then the stream is paused

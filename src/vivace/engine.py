@@ -5,6 +5,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -52,17 +53,38 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config or EngineConfig()
-        if parts is None:
-            parts = load_parts(model, self.config, revision=revision, offline=offline)
-        self.model_id, self.spec = parts.model_id, parts.spec
-        self._tokenizer, self._clock = parts.tokenizer, clock
-        self._loop = Loop(parts.runner, self.config, clock, self._done)
+        self._clock = clock
         self._admission = threading.Lock()
         self._names = itertools.count(1)
         self._held = 0  # sessions opened and not yet done
         self._closed = False
-        self._thread = threading.Thread(target=self._loop.run, name="vivace-engine", daemon=True)
+
+        def build() -> Parts:
+            return load_parts(model, self.config, revision=revision, offline=offline)
+
+        started: Future[Parts] = Future()
+        self._thread = threading.Thread(
+            target=self._run, args=(build if parts is None else lambda: parts, started), daemon=True
+        )
         self._thread.start()
+        loaded = started.result()
+        self.model_id, self.spec = loaded.model_id, loaded.spec
+        self._tokenizer = loaded.tokenizer
+
+    def _run(self, build: Callable[[], Parts], started: "Future[Parts]") -> None:
+        """Load, then serve: the engine's thread.
+
+        One thread for both, since OpenMP keeps a pool for each thread that computes, and two pools
+        on the same cores cost each other a factor of three (0.34 against 1.1 of real time).
+        """
+        try:
+            parts = build()
+            self._loop = Loop(parts.runner, self.config, self._clock, self._done)
+        except BaseException as error:  # the constructor raises it
+            started.set_exception(error)
+            return
+        started.set_result(parts)
+        self._loop.run()
 
     # What callers see, from any thread.
 
@@ -110,7 +132,6 @@ class Engine:
         request = resolve(self.spec, request or SpeechRequest())
         script = Script(self.spec, request, self._tokenizer)
         most_tokens = self._most_tokens(script)
-        self._admit()
         session = Session(
             f"s{next(self._names)}",
             request,
@@ -121,7 +142,7 @@ class Engine:
         )
         sampling = request.sampling or self.defaults
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        self._loop.tell(Turn(session, script, sampling, seed, Track(self._clock())))
+        self._admit(Turn(session, script, sampling, seed, Track(self._clock())))
         return session
 
     def _most_tokens(self, script: Script) -> int:
@@ -135,14 +156,15 @@ class Engine:
             )
         return most
 
-    def _admit(self) -> None:
+    def _admit(self, turn: Turn) -> None:
         room = self.config.max_sessions + self.config.max_queue
-        with self._admission:
+        with self._admission:  # so that `close` comes wholly before or after
             if self._closed:
                 raise Unavailable("the engine is closed")
             if self._held >= room:
                 raise Overloaded(f"all {room} places are taken", retry_after_s=1.0)
             self._held += 1
+            self._loop.tell(turn)
 
     def _done(self, session: Session) -> None:
         with self._admission:
@@ -153,10 +175,10 @@ class Engine:
         session = self.open(request)
         try:
             session.append(text)
+            session.end()
         except Exception:
             session.cancel()
             raise
-        session.end()
         return session
 
     def close(self) -> None:

@@ -85,8 +85,9 @@ def warm_up(runner: Runner, config: EngineConfig) -> None:
     ids, codec = runner.spec.text_ids, runner.spec.codec_ids
     prompt = Prompt([ids.tts_pad] * 12, [codec.pad] * 12)
     slots = list(range(config.max_sessions))
+    endless = Sampling(min_frames=config.max_context)
     for slot in slots:
-        runner.open(slot, Sampling(), seed=slot)
+        runner.open(slot, endless, seed=slot)
         runner.room(slot, len(prompt.text) + config.profile.chunk_frames + config.max_sessions)
     runner.prefill(0, prompt)
     rows = [Row(slot, ids.tts_pad) for slot in slots]

@@ -160,7 +160,10 @@ class Session:
             )
 
     def end(self) -> None:
-        """No more text comes; speech goes on until it is spoken."""
+        """No more text comes; speech goes on until it is spoken.
+
+        Raises as `append` does, for what it had held back; then the session must be cancelled.
+        """
         with self._order:
             if not self._ended:
                 self._ended = True

@@ -25,9 +25,9 @@ def locate(model: str, *, revision: str | None = None, offline: bool = False) ->
     the local cache alone. Raises CheckpointError that says what to do.
     """
     folder = Path(model).expanduser()
-    if folder.is_dir():
+    if model and folder.is_dir():
         return folder
-    if folder.exists():
+    if model and folder.exists():
         raise CheckpointError(
             f"{model} is a file. Give the folder that holds config.json.", code="not_found"
         )

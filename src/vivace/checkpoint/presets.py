@@ -231,7 +231,7 @@ SIZES: Mapping[str, Mapping[str, Config]] = {
         "predictor": {
             "hidden_size": 192,
             "intermediate_size": 384,
-            "num_hidden_layers": 3,
+            "num_hidden_layers": 2,
             "num_attention_heads": 4,
             "num_key_value_heads": 2,
             "head_dim": 48,

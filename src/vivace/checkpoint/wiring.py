@@ -184,7 +184,7 @@ class LanguageModel:
     def _predictor(self, name: str, shape: Shape) -> Tensor:
         if ".codec_embedding." in name:
             x = self.noise.normal(name, shape, CODE_STD)
-            coin = x[:, COIN].float()
+            coin = x[:, COIN].float().clone()
             x[:, RESERVED] = 0.0
             x[:, COIN] = (coin - coin.mean()) / (coin.std() * math.sqrt(self.spec.codebooks - 1))
             return x

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vivace.model.layers import (
-    Attention,
+    Attend,
+    Block,
     Layers,
     Linear,
     RMSNorm,
     Rope,
-    SwiGLU,
     Take,
     fill,
     grouped_attention,
@@ -201,43 +201,6 @@ class Widen(nn.Module):
         return out
 
 
-class WindowBlock(nn.Module):
-    """Pre-norm attention over a sliding window, and an MLP, each scaled into the residual."""
-
-    def __init__(self, slots: Slots, spec: CodecSpec) -> None:
-        super().__init__()
-        hidden, past = spec.hidden, spec.window - 1
-        self.attention_norm = RMSNorm(hidden, spec.rms_eps)
-        self.attention = Attention(hidden, spec.heads, spec.kv_heads, spec.head_dim, None)
-        self.attention_scale = nn.Parameter(torch.ones(hidden))
-        self.mlp_norm = RMSNorm(hidden, spec.rms_eps)
-        self.mlp = SwiGLU(hidden, spec.intermediate)
-        self.mlp_scale = nn.Parameter(torch.ones(hidden))
-        self.keys = slots.add(past, spec.kv_heads, spec.head_dim)
-        self.values = slots.add(past, spec.kv_heads, spec.head_dim)
-
-    def load(self, take: Take, name: str) -> None:
-        hidden = self.attention_scale.shape[0]
-        fill(self.attention_norm.weight, take(f"{name}.input_layernorm.weight", hidden))
-        self.attention.load(take, f"{name}.self_attn")
-        fill(self.attention_scale, take(f"{name}.self_attn_layer_scale.scale", hidden))
-        fill(self.mlp_norm.weight, take(f"{name}.post_attention_layernorm.weight", hidden))
-        self.mlp.load(take, f"{name}.mlp")
-        fill(self.mlp_scale, take(f"{name}.mlp_layer_scale.scale", hidden))
-
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor, state: State) -> Tensor:
-        def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            rows = (mask.shape[0], -1, *k.shape[1:])
-            keys = _look_back(k.reshape(rows), state, self.keys, 1)
-            values = _look_back(v.reshape(rows), state, self.values, 1)
-            return grouped_attention(q, keys, values, mask)
-
-        y = self.attention(self.attention_norm(x), rope, attend)
-        x = x + self.attention_scale * y
-        out: Tensor = x + self.mlp_scale * self.mlp(self.mlp_norm(x))
-        return out
-
-
 class WindowTransformer(nn.Module):
     """The transformer before the upsampling."""
 
@@ -245,7 +208,20 @@ class WindowTransformer(nn.Module):
         super().__init__()
         self.window = spec.window
         self.input = Linear(spec.latent, spec.hidden, bias=True)
-        self.layers = Layers[WindowBlock](WindowBlock(slots, spec) for _ in range(spec.layers))
+        self.layers = Layers[Block](
+            Block(
+                spec.hidden,
+                spec.intermediate,
+                spec.heads,
+                spec.kv_heads,
+                spec.head_dim,
+                spec.rms_eps,
+                qk_norm=False,
+            )
+            for _ in range(spec.layers)
+        )
+        past = (spec.window - 1, spec.kv_heads, spec.head_dim)
+        self.places = [(slots.add(*past), slots.add(*past)) for _ in range(spec.layers)]
         self.norm = RMSNorm(spec.hidden, spec.rms_eps)
         self.output = Linear(spec.hidden, spec.latent, bias=True)
         self.rope = Rope(spec.head_dim, spec.rope_theta, self.input.weight.device)
@@ -253,8 +229,8 @@ class WindowTransformer(nn.Module):
     def load(self, take: Take, name: str) -> None:
         self.input.load(take, f"{name}.input_proj")
         for i, block in enumerate(self.layers):
-            block.load(take, f"{name}.layers.{i}")
-        fill(self.norm.weight, take(f"{name}.norm.weight", *self.norm.weight.shape))
+            block.load(take, f"{name}.layers.{i}", layer_scale=True)
+        self.norm.load(take, f"{name}.norm")
         self.output.load(take, f"{name}.output_proj")
 
     def forward(self, x: Tensor, start: Tensor, state: State) -> Tensor:
@@ -264,8 +240,8 @@ class WindowTransformer(nn.Module):
         rope = self.rope.at(positions.flatten(), x.dtype)
         mask = self._mask(start, frames)
         x = self.input(x.flatten(0, 1))
-        for block in self.layers:
-            x = block(x, rope, mask, state)
+        for block, places in zip(self.layers, self.places, strict=True):
+            x = block(x, rope, _window(mask, state, places))
         out: Tensor = self.output(self.norm(x)).view(rows, frames, -1)
         return out
 
@@ -276,6 +252,19 @@ class WindowTransformer(nn.Module):
         back = torch.arange(t, device=start.device)[:, None] - key
         inside = (back >= 0) & (back < self.window)
         return inside & (start[:, None, None] + key >= 0)
+
+
+def _window(mask: Tensor, state: State, places: tuple[int, int]) -> Attend:
+    """Attention over the keys and values that `places` of the state hold, and the chunk's own."""
+
+    def join(new: Tensor, place: int) -> Tensor:
+        rows = new.reshape(mask.shape[0], -1, *new.shape[1:])
+        return _look_back(rows, state, place, 1).transpose(1, 2)
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return grouped_attention(q, join(k, places[0]), join(v, places[1]), mask)
+
+    return attend
 
 
 class Codec(nn.Module):

@@ -48,11 +48,18 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(into, out))
         self.bias = nn.Parameter(torch.empty(out)) if bias else None
 
-    def load(self, take: Take, *names: str, split: Iterable[int] = ()) -> None:
-        """Load from one published layer, or from several stacked by output columns."""
+    def load(
+        self, take: Take, *names: str, split: Iterable[int] = (), scale: Tensor | None = None
+    ) -> None:
+        """Load from one published layer, or from several stacked by output columns.
+
+        `scale` [out] multiplies the output and is folded into the weight.
+        """
         into, out = self.weight.shape
         parts = list(zip(names, list(split) or [out], strict=True))
         fill(self.weight.T, *(take(f"{name}.weight", size, into) for name, size in parts))
+        if scale is not None:
+            fill(self.weight, self.weight.float() * scale)
         if self.bias is not None:
             fill(self.bias, *(take(f"{name}.bias", size) for name, size in parts))
 
@@ -86,13 +93,12 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
 def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """Attention with query heads that share key heads, without repeating a key.
 
-    q [B * T, heads, D]; k, v [B, L, kv, D]; mask [B, T, L] is true where a query may look.
+    q [B * T, heads, D]; k, v [B, kv, L, D]; mask [B, T, L] is true where a query may look.
     The heads of one group stand behind each other as queries of their key head. [B * T, heads * D].
     """
     n, heads, d = q.shape
-    b, kv = k.shape[0], k.shape[2]
+    b, kv = k.shape[:2]
     t, groups = n // b, heads // kv
-    k, v = k.transpose(1, 2), v.transpose(1, 2)
     if t == 1:
         seen = None if mask is None else mask[:, None]
         out = F.scaled_dot_product_attention(q.view(b, kv, groups, d), k, v, attn_mask=seen)
@@ -104,26 +110,36 @@ def grouped_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> T
 
 
 class RMSNorm(nn.Module):
-    """Root mean square norm; `rows` > 1 norms that many heads, each with a weight of its own."""
+    """Root mean square norm; with `rows`, of that many heads, each with a weight of its own."""
 
-    def __init__(self, size: int, eps: float, rows: int = 1) -> None:
+    def __init__(self, size: int, eps: float, *, rows: int | None = None) -> None:
         super().__init__()
-        self.eps, self.root = eps, size**0.5
-        self.floor = torch.tensor((eps * size) ** 0.5, dtype=torch.float32)
-        self.weight = nn.Parameter(torch.ones(rows, size) if rows > 1 else torch.ones(size))
+        self.eps = eps
+        shape = (size,) if rows is None else (rows, size)
+        self.weight = nn.Parameter(torch.ones(shape))
+        # For the CPU, where the library's norm is ten small kernels and this one four: with the
+        # root of the size in the gain, what is left to divide by is a hypotenuse.
+        self.register_buffer("gain", torch.full(shape, size**0.5), persistent=False)
+        self.register_buffer("floor", torch.tensor((eps * size) ** 0.5), persistent=False)
+        self.gain: Tensor
+        self.floor: Tensor
+
+    def load(self, take: Take, *names: str) -> None:
+        """Load from one published norm, or from one for each row."""
+        size = self.weight.shape[-1]
+        weights = [take(f"{name}.weight", size) for name in names]
+        fill(self.weight, weights[0] if len(names) == 1 else torch.stack(weights))
+        fill(self.gain, self.weight.float() * size**0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type != "cpu":
+        if x.device.type != "cpu" or x.dtype != torch.float32:
             return F.rms_norm(x, x.shape[-1:], eps=self.eps) * self.weight
-        # On the CPU the library's norm is ten small kernels (20 us); these five take half of that.
-        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-        scale = self.root / torch.hypot(length, self.floor)
-        out: Tensor = (x * scale).to(x.dtype) * self.weight
-        return out
+        length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x.div(torch.hypot(length, self.floor)).mul_(self.gain)
 
 
 class SwiGLU(nn.Module):
-    """down(silu(gate(x)) * up(x)), with gate and up in one product."""
+    """down(silu(gate(x)) * up(x)) on top of a residual, with gate and up in one product."""
 
     def __init__(self, hidden: int, intermediate: int) -> None:
         super().__init__()
@@ -131,19 +147,21 @@ class SwiGLU(nn.Module):
         self.gate_up = Linear(hidden, 2 * intermediate)
         self.down = Linear(intermediate, hidden)
 
-    def load(self, take: Take, name: str) -> None:
+    def load(self, take: Take, name: str, scale: Tensor | None = None) -> None:
         names = (f"{name}.gate_proj", f"{name}.up_proj")
         self.gate_up.load(take, *names, split=[self.intermediate] * 2)
-        self.down.load(take, f"{name}.down_proj")
+        self.down.load(take, f"{name}.down_proj", scale=scale)
 
-    def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, -1)
-        down: Tensor = self.down(F.silu(gate) * up)
-        return down
+    def forward(self, residual: Tensor, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, 1)
+        return torch.addmm(residual, F.silu(gate).mul_(up), self.down.weight)
 
 
 class Attention(nn.Module):
-    """Projections and rotation around a cache's `attend`; Qwen3 norms each query and key head."""
+    """Projections and rotation around a cache's `attend`, on top of a residual.
+
+    Qwen3 norms each query and key head; the codec's transformer does not.
+    """
 
     def __init__(
         self, hidden: int, heads: int, kv_heads: int, head_dim: int, qk_norm_eps: float | None
@@ -153,49 +171,64 @@ class Attention(nn.Module):
         self.qkv = Linear(hidden, (heads + 2 * kv_heads) * head_dim)
         self.out = Linear(heads * head_dim, hidden)
         self.qk_norm = (
-            RMSNorm(head_dim, qk_norm_eps, heads + kv_heads) if qk_norm_eps is not None else None
+            None if qk_norm_eps is None else RMSNorm(head_dim, qk_norm_eps, rows=heads + kv_heads)
         )
 
-    def load(self, take: Take, name: str) -> None:
+    def load(self, take: Take, name: str, scale: Tensor | None = None) -> None:
         q, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         names = (f"{name}.q_proj", f"{name}.k_proj", f"{name}.v_proj")
         self.qkv.load(take, *names, split=(q, kv, kv))
-        self.out.load(take, f"{name}.o_proj")
+        self.out.load(take, f"{name}.o_proj", scale=scale)
         if self.qk_norm is not None:
-            q_norm = take(f"{name}.q_norm.weight", self.head_dim).expand(self.heads, -1)
-            k_norm = take(f"{name}.k_norm.weight", self.head_dim).expand(self.kv_heads, -1)
-            fill(self.qk_norm.weight, q_norm, k_norm)
+            heads = [f"{name}.q_norm"] * self.heads + [f"{name}.k_norm"] * self.kv_heads
+            self.qk_norm.load(take, *heads)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
-        qk, v = heads.tensor_split((self.heads + self.kv_heads,), 1)
+    def forward(
+        self, residual: Tensor, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend
+    ) -> Tensor:
+        heads, kv = self.heads, self.kv_heads
+        qkv = self.qkv(x).view(x.shape[0], -1, self.head_dim)
+        qk = qkv.narrow(1, 0, heads + kv)
         if self.qk_norm is not None:
             qk = self.qk_norm(qk)
-        q, k = rotate(qk, rope).tensor_split((self.heads,), 1)
-        out: Tensor = self.out(attend(q, k, v))
-        return out
+        qk = rotate(qk, rope)
+        out = attend(qk.narrow(1, 0, heads), qk.narrow(1, heads, kv), qkv.narrow(1, heads + kv, kv))
+        return torch.addmm(residual, out, self.out.weight)
 
 
 class Block(nn.Module):
-    """One pre-norm Qwen3 layer."""
+    """One pre-norm transformer layer."""
 
     def __init__(
-        self, hidden: int, intermediate: int, heads: int, kv_heads: int, head_dim: int, eps: float
+        self,
+        hidden: int,
+        intermediate: int,
+        heads: int,
+        kv_heads: int,
+        head_dim: int,
+        eps: float,
+        *,
+        qk_norm: bool = True,
     ) -> None:
         super().__init__()
         self.attention_norm = RMSNorm(hidden, eps)
-        self.attention = Attention(hidden, heads, kv_heads, head_dim, eps)
+        self.attention = Attention(hidden, heads, kv_heads, head_dim, eps if qk_norm else None)
         self.mlp_norm = RMSNorm(hidden, eps)
         self.mlp = SwiGLU(hidden, intermediate)
 
-    def load(self, take: Take, name: str) -> None:
-        hidden = self.attention_norm.weight.shape[0]
-        fill(self.attention_norm.weight, take(f"{name}.input_layernorm.weight", hidden))
-        self.attention.load(take, f"{name}.self_attn")
-        fill(self.mlp_norm.weight, take(f"{name}.post_attention_layernorm.weight", hidden))
-        self.mlp.load(take, f"{name}.mlp")
+    def load(self, take: Take, name: str, *, layer_scale: bool = False) -> None:
+        """`layer_scale` says that the published layer scales what both branches add."""
+
+        def scale(branch: str) -> Tensor | None:
+            size = self.attention_norm.weight.shape[0]
+            return take(f"{name}.{branch}_layer_scale.scale", size) if layer_scale else None
+
+        self.attention_norm.load(take, f"{name}.input_layernorm")
+        self.attention.load(take, f"{name}.self_attn", scale("self_attn"))
+        self.mlp_norm.load(take, f"{name}.post_attention_layernorm")
+        self.mlp.load(take, f"{name}.mlp", scale("mlp"))
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        x = x + self.attention(self.attention_norm(x), rope, attend)
-        out: Tensor = x + self.mlp(self.mlp_norm(x))
+        x = self.attention(x, self.attention_norm(x), rope, attend)
+        out: Tensor = self.mlp(x, self.mlp_norm(x))
         return out

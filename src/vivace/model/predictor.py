@@ -27,7 +27,7 @@ class FrameCache:
 
     def __init__(self, layers: int, rows: int) -> None:
         self.rows = rows
-        self.keys: list[Tensor | None] = [None] * layers  # [B, L, kv, D]
+        self.keys: list[Tensor | None] = [None] * layers  # [B, kv, L, D]
         self.values: list[Tensor | None] = [None] * layers
         self.end = 0
 
@@ -35,16 +35,16 @@ class FrameCache:
         """Attention of one layer over the frame so far."""
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys = self.keys[index] = self._join(self.keys[index], k)
-            values = self.values[index] = self._join(self.values[index], v)
             steps = q.shape[0] // self.rows
+            keys = self.keys[index] = self._join(self.keys[index], k, steps)
+            values = self.values[index] = self._join(self.values[index], v, steps)
             return grouped_attention(q, keys, values, self._causal(steps, q) if steps > 1 else None)
 
         return attend
 
-    def _join(self, past: Tensor | None, new: Tensor) -> Tensor:
-        new = new.reshape(self.rows, -1, *new.shape[1:])
-        return new if past is None else torch.cat((past, new), 1)
+    def _join(self, past: Tensor | None, new: Tensor, steps: int) -> Tensor:
+        new = new.reshape(self.rows, steps, *new.shape[1:]).transpose(1, 2)
+        return new if past is None else torch.cat((past, new), 2)
 
     def _causal(self, steps: int, like: Tensor) -> Tensor:
         mask = torch.ones(steps, self.end + steps, dtype=torch.bool, device=like.device)
@@ -84,7 +84,7 @@ class Predictor(nn.Module):
             self.project.load(take, f"{base}.small_to_mtp_projection")
         for i, block in enumerate(self.layers):
             block.load(take, f"{base}.model.layers.{i}")
-        fill(self.norm.weight, take(f"{base}.model.norm.weight", s.hidden))
+        self.norm.load(take, f"{base}.model.norm")
         with torch.no_grad():
             for table, embedding in zip(self.table, self.embeddings, strict=True):
                 table.copy_(self.project(embedding))

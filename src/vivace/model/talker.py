@@ -52,7 +52,7 @@ class Talker(nn.Module):
         )
         for i, block in enumerate(self.layers):
             block.load(take, f"talker.model.layers.{i}")
-        fill(self.norm.weight, take("talker.model.norm.weight", self.spec.hidden))
+        self.norm.load(take, "talker.model.norm")
         self.codec_head.load(take, "talker.codec_head")
 
     def text(self, ids: Tensor) -> Tensor:

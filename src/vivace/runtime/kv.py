@@ -25,8 +25,8 @@ class PagedCache:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys.flatten(0, 1)[self.write] = k
             values.flatten(0, 1)[self.write] = v
-            rows = keys[self.table].flatten(1, 2), values[self.table].flatten(1, 2)
-            return grouped_attention(q, *rows, self.mask)
+            k, v = (pages[self.table].flatten(1, 2).transpose(1, 2) for pages in (keys, values))
+            return grouped_attention(q, k, v, self.mask)
 
         return attend
 
