@@ -33,6 +33,7 @@ class Models:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.load = cache(self._load)
+        torch.set_num_threads(1)  # on products this small, threads only wait for each other
 
     def _load(self, name: str) -> Model:
         path = read.assemble(name, self.root / name)
