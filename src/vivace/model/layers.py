@@ -59,7 +59,7 @@ class Linear(nn.Module):
         parts = list(zip(names, list(split) or [out], strict=True))
         fill(self.weight.T, *(take(f"{name}.weight", size, into) for name, size in parts))
         if scale is not None:
-            fill(self.weight, self.weight.float() * scale)
+            fill(self.weight, self.weight.float() * scale.to(self.weight.device))
         if self.bias is not None:
             fill(self.bias, *(take(f"{name}.bias", size) for name, size in parts))
 
