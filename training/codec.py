@@ -274,7 +274,13 @@ def encode_shard(model: Coder, path: Path, device: str) -> dict[str, np.ndarray]
     sound = torch.from_numpy(shard["audio"]).to(device).float() / 32767
     # One pass over the whole run: a patch reaches only 11 ms into its neighbours.
     codes = model.encode(sound[None])[0].to(torch.uint8).cpu().numpy()
-    return {"index": shard["index"], "frames": shard["frames"], "codes": codes}
+    silence = model.encode(torch.zeros(1, FRAME, device=device))[0, 0].to(torch.uint8).cpu().numpy()
+    return {
+        "index": shard["index"],
+        "frames": shard["frames"],
+        "codes": codes,
+        "silence": silence,
+    }
 
 
 def encode(args: argparse.Namespace) -> None:

@@ -1,7 +1,7 @@
 """Word error rates, as a small recogniser hears them (faster-whisper, tiny.en, int8, beam 5).
 
     python judge.py source --texts judge/everyday.txt              # the teacher's own speech
-    python judge.py codec  --codes DIR --texts valid.txt --checkpoint DIR   # codec alone, true codes
+    python judge.py codec  --texts judge/everyday.txt --checkpoint DIR --coder coder.pt
     python judge.py speak  --checkpoint DIR --texts judge/everyday.txt [--mode whole] [--seed 1]
 
 `speak` goes through vivace's engine. Numbers are compared digit by digit, however they are written.
@@ -118,24 +118,24 @@ def source(args: argparse.Namespace) -> Iterator[tuple[str, Audio]]:
 
     voice = Hibari()
     for i, text in enumerate(lines(args.texts, args.limit)):
-        sound = cut(2.0 * np.asarray(voice(text, seed=i), np.float32), text)
+        sound = cut(2.0 * np.asarray(voice(text, seed=i), np.float32))
         assert sound is not None
         yield text, sound
 
 
 def codec(args: argparse.Namespace) -> Iterator[tuple[str, Audio]]:
+    """The teacher's speech through the trained encoder and the checkpoint's decoder."""
     import torch
+    from codec import Coder
 
     from vivace.checkpoint import load
 
-    decoder, texts = load(args.checkpoint, "cpu", torch.float32).codec, lines(args.texts, None)
-    for path in sorted(args.codes.glob("codes_*.npz")):
-        shard, start = np.load(path), 0
-        for index, frames in list(zip(shard["index"], shard["frames"], strict=True))[: args.limit]:
-            codes = torch.from_numpy(shard["codes"][start : start + frames].astype(np.int64))
-            start += frames
-            with torch.inference_mode():
-                yield texts[index], decoder(codes[None], decoder.fresh(1))[0][0].numpy()
+    decoder, coder = load(args.checkpoint, "cpu", torch.float32).codec, Coder().eval()
+    coder.load_state_dict(torch.load(args.coder), strict=False)
+    for text, sound in source(args):
+        with torch.inference_mode():
+            codes = coder.encode(torch.from_numpy(sound)[None])
+            yield text, decoder(codes, decoder.fresh(1))[0][0].numpy()
 
 
 def speak(args: argparse.Namespace) -> Iterator[tuple[str, Audio]]:
@@ -171,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=("source", "codec", "speak"))
     parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--codes", type=Path)
+    parser.add_argument("--coder", type=Path)
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--mode", default="streaming")
     parser.add_argument("--seed", type=int, default=1)

@@ -91,6 +91,11 @@ class Stack(nn.Module):
         return self.norm(x)
 
 
+def hot(codes: Tensor, dtype: torch.dtype) -> Tensor:
+    """One-hot codes [..., 256]: a product with a table is cheaper to train than a look-up in it."""
+    return (codes[..., None] == torch.arange(ENTRIES, device=codes.device)).to(dtype)
+
+
 class Predictor(nn.Module):
     """Codes 1..15 of a frame from the talker's state and code 0."""
 
@@ -106,17 +111,13 @@ class Predictor(nn.Module):
         self.small_to_mtp_projection = nn.Linear(TALKER.hidden, PREDICTOR.hidden)
 
     def tables(self) -> Tensor:
-        """All 15 embeddings as one table [15 * 256, hidden]."""
-        return torch.cat([e.weight for e in self.model.codec_embedding])
-
-    def embed(self, codes: Tensor) -> Tensor:
-        """Embeddings [..., n, hidden] of codes 1..n [..., n]."""
-        start = ENTRIES * torch.arange(codes.shape[-1], device=codes.device)
-        return F.embedding(codes + start, self.tables())
+        """All 15 embeddings [15, 256, hidden]."""
+        return torch.stack([e.weight for e in self.model.codec_embedding])
 
     def forward(self, state: Tensor, code0: Tensor, codes: Tensor) -> Tensor:
         """Logits [M, 15, 256] from states and embedded code 0 [M, hidden] and codes 1..14 [M, 14]."""
-        rows = torch.cat((state[:, None], code0[:, None], self.embed(codes).to(state.dtype)), 1)
+        told = torch.einsum("mgk,gkh->mgh", hot(codes, state.dtype), self.tables()[:-1].to(state.dtype))
+        rows = torch.cat((state[:, None], code0[:, None], told), 1)
         steps = torch.arange(BOOKS, device=state.device)
         x = self.model.run(self.small_to_mtp_projection(rows), steps, None)[:, 1:]
         heads = torch.stack([h.weight for h in self.lm_head])
@@ -170,8 +171,9 @@ class Talker(nn.Module):
 
     def embed_frames(self, codes: Tensor) -> Tensor:
         """Sum of the 16 embeddings of frames [..., 16]."""
-        first = self.model.codec_embedding(codes[..., 0])
-        return first + self.code_predictor.embed(codes[..., 1:]).sum(-2)
+        first = self.model.codec_embedding.weight[None, :ENTRIES]
+        tables = torch.cat((first, self.code_predictor.tables())).flatten(0, 1)
+        return hot(codes, tables.dtype).flatten(-2) @ tables
 
     def states(self, batch: Batch, codes: Tensor) -> Tensor:
         """Normalised states [B, L, hidden]; `codes` [B, L, 16] are the frames put in."""

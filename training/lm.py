@@ -9,6 +9,7 @@ as they come; checkpoints are written while training.
 """
 
 import argparse
+import os
 import random
 import time
 from collections.abc import Iterator
@@ -19,11 +20,15 @@ import numpy as np
 import torch
 from language import BOOKS, CODEC_IDS, ENTRIES, Batch, Talker
 from texts import HERE
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 LENGTH = 512
 NOTHING, IGNORE = -1, -100
 CHUNK = 8_192  # clips packed at a time
+# Silent frames before the speech in streaming layout, where a frame knows only as many tokens as
+# there were frames: two, so that the first sounds know what follows, and three where the text
+# starts with a digit or a sign ("1" in 1, 15, $1,200).
+LAG, LAG_FIGURES = 2, 3
 LATER_WEIGHT = 2.0
 
 
@@ -69,8 +74,8 @@ class Clips:
         self.prefixes, self.device = prefixes, device
         self.seen: set[str] = set()
         self.tokens = torch.zeros(0, dtype=torch.int32, device=device)
-        self.codes = torch.zeros(0, BOOKS, dtype=torch.uint8, device=device)
-        self.counts, self.frames = (torch.zeros(0, dtype=torch.int64) for _ in "ab")
+        self.codes = torch.zeros(1, BOOKS, dtype=torch.uint8, device=device)  # first: silence
+        self.counts, self.frames, self.lag = (torch.zeros(0, dtype=torch.int64) for _ in "abc")
 
     def refresh(self) -> None:
         paths = [p for p in sorted(self.folder.glob("codes_*.npz")) if p.name not in self.seen]
@@ -78,6 +83,7 @@ class Clips:
         if not shards:
             return
         self.seen.update(p.name for p in paths)
+        self.codes[0] = torch.from_numpy(shards[0]["silence"]).to(self.device)
         texts = [self.lines[i] for z in shards for i in z["index"]]
         tokens = [e.ids for e in self.prefixes.tokenizer.encode_batch(texts)]
         flat = torch.tensor([i for ids in tokens for i in ids], dtype=torch.int32)
@@ -87,6 +93,8 @@ class Clips:
         self.codes = torch.cat((self.codes, codes.to(self.device)))
         self.counts = torch.cat((self.counts, torch.tensor([len(t) for t in tokens])))
         self.frames = torch.cat((self.frames, frames))
+        lag = torch.tensor([LAG if t[0].isalpha() else LAG_FIGURES for t in texts])
+        self.lag = torch.cat((self.lag, lag))
 
     def hours(self) -> float:
         return self.frames.sum().item() / 45_000
@@ -101,20 +109,23 @@ class Clips:
         """Lay clips out in rows of LENGTH, each in the layout of a drawn prompt."""
         device, n = self.device, len(clips)
         token_start = (self.counts.cumsum(0) - self.counts)[clips].to(device)
-        frame_start = (self.frames.cumsum(0) - self.frames)[clips].to(device)
+        frame_start = (1 + self.frames.cumsum(0) - self.frames)[clips].to(device)
         words, frames = self.counts[clips].to(device), self.frames[clips].to(device)
         variant = self.prefixes.draw(n, randoms)
         prefix = self.prefixes.length[variant]
         zipped = torch.rand(n, device=device, generator=randoms) < streaming
-        zipped &= words < frames  # text must not outlast its speech
+        lag = self.lag[clips].to(device) * zipped
+        zipped &= words < frames + lag  # text must not outlast its speech
+        lag *= zipped
+        frames = frames + lag
         head = prefix + torch.where(zipped, 1, words + 2)
         size = head + frames
         place, rows = places(size.cpu())
         keep = (place >= 0).to(device)
         place = place.to(device)[keep]
-        token_start, frame_start, words, frames, variant, prefix, zipped, head, size = (
-            t[keep]
-            for t in (token_start, frame_start, words, frames, variant, prefix, zipped, head, size)
+        kept = (token_start, frame_start, words, frames, lag, variant, prefix, zipped, head, size)
+        token_start, frame_start, words, frames, lag, variant, prefix, zipped, head, size = (
+            t[keep] for t in kept
         )
 
         clip = torch.repeat_interleave(torch.arange(len(size), device=device), size)
@@ -131,9 +142,12 @@ class Clips:
         over = torch.where(~zipped[clip] & (frame < -1), CODEC_IDS["pad"], NOTHING)
         over = torch.where(frame == -1, CODEC_IDS["bos"], over)
         codec = torch.where(inside, self.prefixes.codec[variant[clip], slot], over)
-        here = torch.where(frame >= 0, frame_start[clip] + frame, NOTHING)
+        sound = frame - lag[clip]
+        here = torch.where(sound >= 0, frame_start[clip] + sound, 0)
+        here = torch.where(frame >= 0, here, NOTHING)
         coming = (frame >= -1) & (frame < frames - 1)
-        target = torch.where(coming, frame_start[clip] + frame + 1, NOTHING)
+        target = torch.where(sound >= -1, frame_start[clip] + sound + 1, 0)
+        target = torch.where(coming, target, NOTHING)
         label = torch.where(coming, self.codes[target.clamp(min=0), 0].long(), IGNORE)
         label = torch.where(frame == frames - 1, CODEC_IDS["eos"], label)
 
@@ -161,8 +175,40 @@ def places(sizes: Tensor) -> tuple[Tensor, int]:
     return start, row + 1
 
 
+class Group:
+    """The processes that train together, one a card; each packs its own rows."""
+
+    def __init__(self) -> None:
+        self.size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0"))
+        if self.size > 1:
+            distributed.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+
+    def average(self, parameters: list[nn.Parameter]) -> None:
+        """Replace every gradient by the mean over the processes."""
+        if self.size == 1:
+            return
+        flat = torch.cat([p.grad.flatten() for p in parameters])
+        distributed.all_reduce(flat)
+        flat /= self.size
+        for p, grad in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            p.grad.copy_(grad.view_as(p))
+
+    def agree(self, value: float, device: str) -> float:
+        """The first process's value, everywhere."""
+        if self.size == 1:
+            return value
+        told = torch.tensor([value], device=device)
+        distributed.broadcast(told, 0)
+        return told.item()
+
+
 class Trainer:
     def __init__(self, args: argparse.Namespace) -> None:
+        self.group = Group()
+        if self.group.size > 1 and args.device == "cuda":
+            args.device = f"cuda:{self.group.rank}"
+            torch.cuda.set_device(self.group.rank)
         self.args, self.device = args, args.device
         self.model = Talker(args.dropout).to(self.device)
         if args.start:
@@ -204,6 +250,7 @@ class Trainer:
             group["lr"] = rate
         first, later = self.losses(batch, codes, self.args.noise)
         (first + LATER_WEIGHT * later.mean()).backward()
+        self.group.average([p for p in self.model.parameters() if p.requires_grad])
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -219,7 +266,7 @@ class Trainer:
         batch = Batch(ids, ids, ids, ids, ids, steps, torch.ones_like(ids))
         codes = torch.randint(ENTRIES, (ENTRIES, BOOKS), device=device, dtype=torch.uint8)
         try:
-            self.step(batch, codes, 1e-4)
+            sum(loss.sum() for loss in self.losses(batch, codes, self.args.noise)).backward()
         except Exception as error:  # a compiler that fails must not cost the run
             print(f"lm: not compiled: {error}", flush=True)
             self.step_losses = self.model.losses
@@ -273,40 +320,45 @@ def train(args: argparse.Namespace) -> None:
     wait_for(args.codes, "codes_*.npz", args.wait)
     wait_for(args.valid_codes, "DONE", 1)
     valid.refresh()
-    randoms = torch.Generator(args.device).manual_seed(args.seed)
+    group, main_one = trainer.group, trainer.group.rank == 0
+    torch.manual_seed(args.seed + group.rank)
+    randoms = torch.Generator(args.device).manual_seed(args.seed + group.rank)
     start = marked = saved = time.time()
     seconds = min(args.seconds, args.deadline - start)
-    steps, done, epoch = 0, 0.0, 0
-    while done < 1:
-        train_clips.refresh()
-        epoch += 1
-        for chunk in train_clips.chunks(randoms, args.streaming):
-            order = torch.randperm(len(chunk.text))
-            for at in range(0, len(order) - args.rows + 1, args.rows):
-                done = max((time.time() - start) / seconds, steps / args.steps)
-                if done >= 1:
-                    break
-                rate = args.rate * min(1, (steps + 1) / 300) * (1 - done)
-                rows = order[at : at + args.rows].to(args.device)
-                batch = Batch(*(t[rows] for t in chunk))
-                first, later = trainer.step(batch, train_clips.codes, rate)
-                steps += 1
-                if steps % args.log == 0:
-                    now = time.time()
-                    print(
-                        f"lm {steps} pass {epoch} {now - start:.0f}s code0 {first.item():.3f} "
-                        f"later {later.mean().item():.3f} {(now - marked) / args.log * 1e3:.1f} ms "
-                        f"{train_clips.hours():.0f} h valid: {trainer.evaluate(valid)}",
-                        flush=True,
-                    )
-                    marked = time.time()
-                if time.time() - saved > 60:
-                    trainer.save("lm.pt")
-                    saved = time.time()
-            if done >= 1:
-                break
-    trainer.save("lm.pt")
-    print(f"lm: {steps} steps, valid: {trainer.evaluate(valid)}", flush=True)
+    steps, done = 0, 0.0
+    for batch in endless(train_clips, randoms, args):
+        if steps % 20 == 0:  # all stop at the same step
+            done = group.agree(max((time.time() - start) / seconds, steps / args.steps), args.device)
+        if done >= 1:
+            break
+        rate = args.rate * min(1, (steps + 1) / 300) * (1 - done)
+        first, later = trainer.step(batch, train_clips.codes, rate)
+        steps += 1
+        if main_one and steps % args.log == 0:
+            now = time.time()
+            print(
+                f"lm {steps} {now - start:.0f}s code0 {first.item():.3f} "
+                f"later {later.mean().item():.3f} {(now - marked) / args.log * 1e3:.1f} ms "
+                f"{train_clips.hours():.0f} h valid: {trainer.evaluate(valid)}",
+                flush=True,
+            )
+            marked = time.time()
+        if main_one and time.time() - saved > 60:
+            trainer.save("lm.pt")
+            saved = time.time()
+    if main_one:
+        trainer.save("lm.pt")
+        print(f"lm: {steps} steps, valid: {trainer.evaluate(valid)}", flush=True)
+
+
+def endless(clips: Clips, randoms: torch.Generator, args: argparse.Namespace) -> Iterator[Batch]:
+    """Rows in full batches, pass after pass, new shards taken in between passes."""
+    while True:
+        clips.refresh()
+        for chunk in clips.chunks(randoms, args.streaming):
+            for rows in torch.randperm(len(chunk.text)).to(args.device).split(args.rows):
+                if len(rows) == args.rows:
+                    yield Batch(*(t[rows] for t in chunk))
 
 
 def bank(seed: int) -> list[str]:
@@ -326,12 +378,12 @@ def main() -> None:
     parser.add_argument("--steps", type=float, default=1e9)
     parser.add_argument("--wait", type=int, default=1, help="shards to wait for before starting")
     parser.add_argument("--rows", type=int, default=64)
-    parser.add_argument("--frames", type=int, default=8_192, help="frames given to the predictor")
+    parser.add_argument("--frames", type=int, default=4_096, help="frames given to the predictor")
     parser.add_argument("--rate", type=float, default=1.5e-3)
     parser.add_argument("--decay", type=float, default=0.1)
-    parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--noise", type=float, default=0.1)
-    parser.add_argument("--streaming", type=float, default=0.5)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--noise", type=float, default=0.06)
+    parser.add_argument("--streaming", type=float, default=0.6, help="share of the clips")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=int, default=500)
     parser.add_argument("--compile", action="store_true")

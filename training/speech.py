@@ -27,16 +27,7 @@ MAX_FRAMES = 250
 Audio = npt.NDArray[np.float32]
 
 
-def waiting_frames(text: str) -> int:
-    """Frames of silence before the speech.
-
-    In streaming layout the first frame is made from the first token alone. A digit or a currency
-    sign does not say how the number is read ("1" in 1, 15, 1,200), so such texts wait two tokens.
-    """
-    return 0 if text[0].isalpha() else 2
-
-
-def cut(sound: Audio, text: str) -> Audio | None:
+def cut(sound: Audio) -> Audio | None:
     """Speech from 15 ms before its onset to 120 ms after its end, in whole frames."""
     level = np.convolve(np.abs(sound), np.ones(240, np.float32) / 240, "same")
     audible = np.flatnonzero(level > AUDIBLE)
@@ -48,8 +39,7 @@ def cut(sound: Audio, text: str) -> Audio | None:
     ramp = np.linspace(0, 1, fade, dtype=np.float32)
     sound[:fade] *= ramp
     sound[-fade:] *= ramp[::-1]
-    lead = waiting_frames(text) * FRAME
-    return np.pad(sound, (lead, -(len(sound) + lead) % FRAME))
+    return np.pad(sound, (0, -len(sound) % FRAME))
 
 
 @dataclass
@@ -86,7 +76,7 @@ def clips(lines: list[str], numbers: range, seed: int) -> Iterator[tuple[int, Au
 
     voice = Hibari()
     for i in numbers:
-        sound = cut(GAIN * np.asarray(voice(lines[i], seed=seed + i), np.float32), lines[i])
+        sound = cut(GAIN * np.asarray(voice(lines[i], seed=seed + i), np.float32))
         if sound is not None and 4 <= len(sound) // FRAME <= MAX_FRAMES:
             yield i, sound
 

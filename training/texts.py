@@ -26,8 +26,8 @@ ONES = (
     "sixteen seventeen eighteen nineteen"
 ).split()
 TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
-SIZES = {"everyday": 84_000, "question": 24_000, "number": 48_000, "word": 30_000}
-GLOSSES = 50_000
+SIZES = {"everyday": 84_000, "question": 28_000, "number": 64_000, "word": 26_000, "common": 44_000}
+GLOSSES = 20_000
 TAXONOMY = re.compile(r"\b(genus|family|order|species|genera|native|perennial|shrub|trees?)\b")
 
 
@@ -141,6 +141,7 @@ class Dictionary:
 
     def __init__(self, wordnet: Path, scowl: Path) -> None:
         self.common = self._scowl(scowl, "10", "20")
+        self.usual = sorted(w for w in self._scowl(scowl, "10") if len(w) > 1)
         self.medium = self._scowl(scowl, "35") - self.common
         self.rare = self._scowl(scowl, "40", "50") - self.common - self.medium
         self.proper = sorted(w for w in self._upper(scowl) if w.isalpha() and w.isascii())
@@ -180,7 +181,7 @@ class Dictionary:
         return [w for w in fit if w in self.common], [w for w in fit if w in self.medium]
 
     def draw(self, r: random.Random, lists: tuple[list[str], list[str]]) -> str:
-        return r.choice(lists[0] if r.random() < 0.7 else lists[1])
+        return r.choice(lists[0] if r.random() < 0.85 else lists[1])
 
     def any(self, r: random.Random) -> str:
         return r.choice(r.choices(self.all, (5, 5, 2))[0])
@@ -224,6 +225,7 @@ class Templates:
             "verbs": lambda: plural(d.draw(r, d.verbs)),
             "adjective": lambda: d.draw(r, d.adjectives),
             "any": lambda: d.any(r),
+            "common": lambda: r.choice(d.usual if r.random() < 0.65 else d.all[0]),
             "proper": lambda: r.choice(d.proper),
         }
         return made[name]() if name in made else r.choice(self.words[name])
