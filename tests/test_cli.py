@@ -259,6 +259,43 @@ def test_synth_checkpoint_writes_one_that_is_read(run: Run, home: Path) -> None:
         assert wrong[1] in one_line(err)
 
 
+def test_synth_checkpoint_widens_another(
+    run: Run, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from vivace.checkpoint import widen
+    from vivace.checkpoint.embedded import embedded
+
+    asked: list[tuple[object, ...]] = []
+    monkeypatch.setattr(
+        widen, "write_widened", lambda out, source, **o: asked.append((out, source, o))
+    )
+    (home / "small").mkdir()
+    assert run("synth-checkpoint", "made", "--from", "small", "--seed", 5)[0] == 0
+    assert run("synth-checkpoint", "made", "--from", "embedded", "--size", "0.6b")[0] == 0
+    assert asked == [
+        (Path("made"), Path("small"), {"size": "1.7b", "seed": 5, "dtype": "bfloat16"}),
+        (Path("made"), embedded(), {"size": "0.6b", "seed": 0, "dtype": "bfloat16"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--from", "embedded", "--kind", "custom_voice"), "--kind does not go with --from"),
+        (("--from", "embedded", "--mean-frames", 9), "--mean-frames does not go with --from"),
+        (("--from", "nowhere"), "There is no folder 'nowhere'"),
+        (("--from", "embedded", "--size", "tiny"), "Nothing can be widened to tiny"),
+    ],
+)
+def test_synth_checkpoint_refuses_in_one_line(
+    run: Run, home: Path, args: tuple[object, ...], words: str
+) -> None:
+    status, _, err = run("synth-checkpoint", "made", *args)
+    assert status == 2
+    assert words in one_line(err.splitlines(keepends=True)[-1])
+    assert not (home / "made").exists()
+
+
 def test_serve_speaks_and_ends_on_sigterm(home: Path) -> None:
     command = [sys.executable, "-m", "vivace", "serve", "--port", "0", "--threads", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -247,18 +247,44 @@ def doctor(host: Host = "127.0.0.1", port: Port = 8000) -> None:
 @commands.command("synth-checkpoint")
 def synth_checkpoint(
     out: Annotated[Path, typer.Argument(help="Folder to write.")],
-    size: Annotated[str, typer.Option(help="tiny, 0.6b or 1.7b.")] = "tiny",
-    kind: Annotated[str, typer.Option(help="custom_voice, voice_design or base.")] = "custom_voice",
+    size: Annotated[
+        str | None, typer.Option(help="tiny, 0.6b or 1.7b; without it tiny, or 1.7b with --from.")
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            help="A small checkpoint that the new one shall speak like, at full size.",
+            metavar="embedded|DIR",
+        ),
+    ] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="custom_voice, voice_design or base; without it custom_voice."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     mean_frames: Annotated[
         float | None, typer.Option(min=1, help="Mean length of its speech, in frames of 80 ms.")
     ] = None,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
 ) -> None:
-    """Write a checkpoint of random weights in the published layout."""
-    from vivace.checkpoint.synth import write_synthetic
+    """Write a checkpoint in the published layout: of random weights, or a small one widened."""
+    if source is None:
+        from vivace.checkpoint.synth import write_synthetic
 
-    write_synthetic(out, size=size, kind=kind, seed=seed, mean_frames=mean_frames, dtype=dtype)
+        kind = kind or "custom_voice"
+        size = size or "tiny"
+        write_synthetic(out, size=size, kind=kind, seed=seed, mean_frames=mean_frames, dtype=dtype)
+    else:
+        for option, value in (("--kind", kind), ("--mean-frames", mean_frames)):
+            if value is not None:
+                raise InvalidRequest(f"{option} does not go with --from: {source} decides that.")
+        from vivace.checkpoint.embedded import embedded
+        from vivace.checkpoint.locate import locate
+        from vivace.checkpoint.widen import write_widened
+
+        folder = embedded() if source == "embedded" else locate(source)
+        write_widened(out, folder, size=size or "1.7b", seed=seed, dtype=dtype)
     print(f"written to {out}")
 
 

@@ -41,31 +41,32 @@ def write_synthetic(
     Raises CheckpointError for what it does not know, a mean of 2 or less, and a folder in use.
     """
     number = {str(t).removeprefix("torch."): t for t in STORED}
-    _check("size", size, SIZES)
-    _check("kind", kind, KINDS)
-    _check("dtype", dtype, number)
+    check_choice("size", size, SIZES)
+    check_choice("kind", kind, KINDS)
+    check_choice("dtype", dtype, number)
     mean = None if until_text else mean_frames or MEAN_FRAMES
     if mean is not None and mean <= 2:
         raise CheckpointError(f"mean_frames is {mean:g}; speech lasts more than 2 frames.")
-    _claim(out)
+    claim(out)
     vocab = vocabulary(published=size != "tiny")
     for name, config in config_files(size, kind, vocab).items():
         (out / name).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
     write_tokenizer(out, vocab)
     spec = read_spec(out)
     language_model = LanguageModel(spec, Noise(seed, number[dtype]), mean)
-    _write(out / ONE_FILE, model_tensors(spec), language_model, number[dtype])
+    write_tensors(out / ONE_FILE, model_tensors(spec), language_model, number[dtype])
     codec = CodecNoise(spec.codec, Noise(seed, torch.float32))
     codec.calibrate()
-    _write(out / CODEC_FOLDER / ONE_FILE, codec_tensors(spec.codec), codec, torch.float32)
+    write_tensors(out / CODEC_FOLDER / ONE_FILE, codec_tensors(spec.codec), codec, torch.float32)
 
 
-def _check(option: str, value: str, known: Mapping[str, object] | tuple[str, ...]) -> None:
+def check_choice(option: str, value: str, known: Mapping[str, object] | tuple[str, ...]) -> None:
+    """Raise CheckpointError unless `value` is one of the `known`."""
     if value not in known:
         raise CheckpointError(f"There is no {option} {value!r}. Choose from {', '.join(known)}.")
 
 
-def _claim(out: Path) -> None:
+def claim(out: Path) -> None:
     """Make the folder, or make sure that nothing in it would be overwritten."""
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -76,7 +77,7 @@ def _claim(out: Path) -> None:
         raise CheckpointError(f"{out} cannot be written: {error.strerror}.") from error
 
 
-def _write(
+def write_tensors(
     file: Path,
     shapes: Mapping[str, Shape],
     make: Callable[[str, Shape], Tensor],

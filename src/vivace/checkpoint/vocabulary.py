@@ -1,7 +1,7 @@
 """A small byte-level tokenizer in the published file layout: about one token a character."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tokenizers.pre_tokenizers import ByteLevel
@@ -22,19 +22,25 @@ PUBLISHED_BASE = 151_643  # tokens below the added ones
 def vocabulary(*, published: bool) -> dict[str, int]:
     """Every token and its id: bytes in Qwen's order (a newline is 198), word parts, added tokens.
 
-    `published` puts the words and the added tokens at their published ids. Tokens that no text can
-    reach fill the gaps, because readers of the layout number added tokens from the size of the
-    base vocabulary on.
+    `published` puts the words and the added tokens at their published ids.
     """
-    tokens = sorted(ByteLevel.alphabet())
     if published:
-        tokens += [part for part in _parts() if part not in WORDS]
-        tokens += [f"<unused {i}>" for i in range(len(tokens), PUBLISHED_BASE)]
-        for word, place in WORDS.items():
-            tokens[place] = word
-    else:
-        tokens += _parts()
-    return {token: i for i, token in enumerate(tokens + ADDED)}
+        return published_vocabulary(_parts())
+    return {t: i for i, t in enumerate([*sorted(ByteLevel.alphabet()), *_parts(), *ADDED])}
+
+
+def published_vocabulary(tokens: Iterable[str]) -> dict[str, int]:
+    """Bytes, words and added tokens at their published ids, with the other `tokens` between them.
+
+    Tokens that no text can reach fill the gaps, because readers of the layout number added tokens
+    from the size of the base vocabulary on.
+    """
+    fixed = {place: word for word, place in WORDS.items()}
+    rest = iter(
+        dict.fromkeys([*sorted(ByteLevel.alphabet()), *(t for t in tokens if t not in WORDS)])
+    )
+    base = [fixed.get(i) or next(rest, f"<unused {i}>") for i in range(PUBLISHED_BASE)]
+    return {token: i for i, token in enumerate(base + ADDED)}
 
 
 def write_tokenizer(out: Path, vocab: Mapping[str, int]) -> None:
