@@ -1,4 +1,4 @@
-"""The `vivace` command: say, serve, voices, doctor, synth-checkpoint."""
+"""The `vivace` command: say, serve, voices, doctor, synth-checkpoint, bench."""
 
 import logging
 import os
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from vivace.bench.command import bench
 from vivace.config import EngineConfig, ServerConfig
 from vivace.errors import CheckpointError, EngineFailure, InvalidRequest, VivaceError
 from vivace.types import SpeechRequest, TextMode
@@ -26,6 +27,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+commands.add_typer(bench, name="bench")
 
 Model = Annotated[
     str | None,

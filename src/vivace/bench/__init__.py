@@ -1,0 +1,1 @@
+"""An open-loop benchmark for any speech server; `vivace bench` is its command."""

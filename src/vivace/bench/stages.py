@@ -1,0 +1,192 @@
+"""Times the stages of the loaded model per batch, against what the same device can do at best."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from vivace.bench.machine import command, commit, hardware, versions
+from vivace.config import EngineConfig
+from vivace.parts import load_parts
+from vivace.runtime.kv import PagedCache
+from vivace.runtime.runner import Runner
+from vivace.text.prompt import Prompt
+from vivace.types import Row, Sampling
+
+_LEAST_CALLS, _MOST_CALLS, _ENOUGH_S = 8, 100, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One thing to time. `bytes` is the least that must move: each weight once a pass, and KV."""
+
+    name: str
+    batch: int
+    call: Callable[[], object]
+    bytes: int
+    dtype: torch.dtype
+
+
+def time_stages(
+    model: str | None,
+    *,
+    device: str,
+    dtype: str,
+    batches: Sequence[int],
+    chunk_frames: Sequence[int],
+    context: int,
+    note: Callable[[str], None],
+) -> dict[str, object]:
+    """Load, warm up, measure; the result as JSON takes it."""
+    config = EngineConfig(
+        device=device, dtype=dtype, max_sessions=max(batches), session_context=context + 1024
+    )
+    began = time.perf_counter()
+    parts = load_parts(model, config, revision=None, offline=False)
+    ready_s = time.perf_counter() - began
+    runner = parts.runner
+    assert isinstance(runner, Runner)
+    ceilings = _Ceilings(runner.device)
+    rows = []
+    for batch in batches:
+        for stage in _stages(runner, batch, chunk_frames, context):
+            note(f"{stage.name}, batch {batch}")
+            rows.append(_measure(stage, ceilings))
+    cuda = runner.device.type == "cuda"
+    return {
+        "model": parts.model_id,
+        "device": torch.cuda.get_device_name(runner.device) if cuda else "the CPU",
+        "threads": torch.get_num_threads(),
+        "dtype": str(runner.next_input.dtype).removeprefix("torch."),
+        "context": context,
+        "ready_s": round(ready_s, 2),  # load and the engine's own warm-up
+        "copy_gb_s": round(ceilings.bytes_s / 1e9, 1),
+        "matmul_tflop_s": {
+            str(kind).removeprefix("torch."): round(value / 1e12, 3)
+            for kind, value in ceilings.flops.items()
+        },
+        "stages": rows,
+        "command": command(),
+        "commit": commit(),
+        "hardware": hardware(),
+        "versions": versions(),
+    }
+
+
+def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: int) -> list[Stage]:
+    """Fresh sessions with `context` positions behind them, and what to call on them."""
+    slots, spec, talker = list(range(batch)), runner.spec, runner.talker
+    ids = spec.text_ids
+    prompt = Prompt([ids.tts_pad] * (context + 1), [spec.codec_ids.pad] * (context + 1))
+    for slot in slots:
+        runner.close(slot)
+        runner.open(slot, Sampling(min_frames=1 << 30), seed=slot)
+        if not runner.room(slot, context + 2 + 2 * _MOST_CALLS):
+            raise ValueError("the pool of pages is too small for this context")
+        runner.prefill(slot, prompt)
+    index = torch.tensor(slots, device=runner.device)
+    tables = torch.tensor([runner.pages.table(slot) for slot in slots], device=runner.device)
+    x = runner.next_input[index].clone()
+
+    @torch.inference_mode()
+    def talk() -> Tensor:
+        cache = PagedCache(runner.kv, tables, runner.position[index][:, None])
+        return talker.logits(talker(x, cache))
+
+    @torch.inference_mode()
+    def predict() -> Tensor:
+        out: Tensor = runner.predictor(x, x, lambda _, logits: logits.argmax(-1))
+        return out
+
+    size, s, rows = x.element_size(), spec.talker, [Row(slot, ids.tts_pad) for slot in slots]
+    keys = 2 * s.layers * s.kv_heads * s.head_dim * context * batch * size
+    talker_bytes = keys + sum(_weights(m) for m in (talker.layers, talker.codec_head))
+    passes = spec.codebooks - 1  # the first takes two positions at once
+    predictor_bytes = passes * _weights(runner.predictor.layers) + runner.predictor.heads.nbytes
+    text_bytes = _weights(talker.text_up) + _weights(talker.text_out)
+    frame_bytes = talker_bytes + text_bytes + predictor_bytes
+    codec_dtype = next(runner.codec.parameters()).dtype
+    return [
+        Stage("talker", batch, talk, talker_bytes, x.dtype),
+        Stage("predictor", batch, predict, predictor_bytes, x.dtype),
+        Stage("frame", batch, lambda: runner.frame(rows), frame_bytes, x.dtype),
+        *(
+            Stage(
+                f"codec, {frames} frames",
+                batch,
+                lambda frames=frames: runner.voice(slots, frames),  # type: ignore[misc]
+                _weights(runner.codec),
+                codec_dtype,
+            )
+            for frames in chunk_frames
+        ),
+    ]
+
+
+def _weights(module: nn.Module) -> int:
+    return sum(weight.nbytes for weight in module.parameters())
+
+
+class _Ceilings:
+    """What the device does at best: bytes moved by a copy, operations by a square product."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        cuda = device.type == "cuda"
+        source = torch.zeros((1 << 30 if cuda else 1 << 28) // 4, device=device)
+        target = torch.empty_like(source)
+        self.bytes_s = 2 * source.nbytes / min(_times(lambda: target.copy_(source), device))
+        self.side = 8192 if cuda else 1536
+        self.flops: dict[torch.dtype, float] = {}
+
+    def flop_s(self, dtype: torch.dtype) -> float:
+        """The best of products in this type, measured on first use."""
+        if dtype not in self.flops:
+            a = torch.randn(self.side, self.side, device=self.device).to(dtype)
+            best = min(_times(lambda: torch.mm(a, a), self.device))
+            self.flops[dtype] = 2 * self.side**3 / best
+        return self.flops[dtype]
+
+
+def _times(call: Callable[[], object], device: torch.device) -> list[float]:
+    """Seconds of each call, with the device idle before and after; the first is not among them."""
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    call()
+    taken: list[float] = []
+    while len(taken) < _LEAST_CALLS or (sum(taken) < _ENOUGH_S and len(taken) < _MOST_CALLS):
+        wait()
+        began = time.perf_counter()
+        call()
+        wait()
+        taken.append(time.perf_counter() - began)
+    return taken
+
+
+def _measure(stage: Stage, ceilings: _Ceilings) -> dict[str, object]:
+    began = time.perf_counter()
+    with FlopCounterMode(display=False) as counter:
+        stage.call()
+    first_s = time.perf_counter() - began
+    taken = sorted(_times(stage.call, ceilings.device))
+    median = statistics.median(taken)
+    bytes_s, flop_s = stage.bytes / median, counter.get_total_flops() / median
+    return {
+        "stage": stage.name,
+        "batch": stage.batch,
+        "calls": len(taken),
+        "first_ms": round(first_s * 1e3, 3),  # with its warm-up, and while operations are counted
+        "median_ms": round(median * 1e3, 4),
+        "p95_ms": round(taken[int(len(taken) * 0.95)] * 1e3, 4),
+        "gb_s": round(bytes_s / 1e9, 2),
+        "bandwidth_percent": round(100 * bytes_s / ceilings.bytes_s, 2),
+        "tflop_s": round(flop_s / 1e12, 5),
+        "flops_percent": round(100 * flop_s / ceilings.flop_s(stage.dtype), 2),
+    }
