@@ -36,8 +36,10 @@ Model = Annotated[
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the hub id.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Use what is in the hub's cache only.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32 or bfloat16.")]
-Threads = Annotated[int, typer.Option(min=0, help="CPU threads; 0 is every core.")]
+Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
+Threads = Annotated[
+    int, typer.Option(min=0, help="CPU threads; 0: one for a small model, else every core.")
+]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is a free one.")]
 
@@ -88,7 +90,7 @@ def say(
     language: Annotated[str, typer.Option(help="English name, tag such as en-US, auto.")] = "auto",
     instruct: Annotated[str, typer.Option(help="How to say it, or the voice to design.")] = "",
     greedy: Annotated[
-        bool, typer.Option("--greedy", help="The likeliest codes, and no guards.")
+        bool, typer.Option("--greedy", help="The likeliest codes; no cap by the text's length.")
     ] = False,
     seed: Annotated[int | None, typer.Option(min=0, help="The same seed, the same codes.")] = None,
     text_mode: Annotated[

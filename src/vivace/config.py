@@ -39,7 +39,7 @@ class EngineConfig:
     max_queue: int = 64
     max_context: int = 8192  # positions one session may fill: prompt rows and frames
     session_context: int = 1024  # positions a session fills as a rule; sizes the shared pool
-    threads: int = 0  # torch threads on the CPU; 0 takes every core
+    threads: int = 0  # torch threads on the CPU; 0 is one for a small model, else every core
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
     limits: Limits = field(default_factory=Limits)
     profile: Profile = field(default_factory=Profile)

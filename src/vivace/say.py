@@ -1,5 +1,6 @@
 """Writes a session's sound while it is made, and tells how it went: the work of `vivace say`."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -43,8 +44,14 @@ def check_output(*outputs: Path | None) -> None:
     for output in outputs:
         if output == STDOUT and sys.stdout.isatty():
             raise InvalidRequest("Stdout is a terminal: pipe the samples somewhere.")
-        if output is not None and (output.is_dir() or not output.parent.is_dir()):
-            raise InvalidRequest(f"{output} is a folder, or lies in one that is not there.")
+        if output is None or output == STDOUT:
+            continue
+        if output.is_dir():
+            raise InvalidRequest(f"{output} is a folder: name a file in it.")
+        if not output.parent.is_dir():
+            raise InvalidRequest(f"{output} cannot be written: there is no folder {output.parent}.")
+        if not os.access(output if output.exists() else output.parent, os.W_OK):
+            raise InvalidRequest(f"{output} cannot be written: no permission.")
 
 
 def write_speech(session: "Session", output: Path, dump: Path | None = None) -> Said:

@@ -180,7 +180,8 @@ class Session:
         self.prompt_ids += ids
         if len(self.prompt_ids) > self._most_tokens:
             raise Unprocessable(
-                f"the text has {len(self.prompt_ids)} tokens; one prompt holds {self._most_tokens}",
+                f"the text has {len(self.prompt_ids)} tokens; one prompt holds "
+                f"{self._most_tokens}: split it into several requests",
                 param="input",
                 code="text_too_long",
             )

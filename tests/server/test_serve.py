@@ -61,6 +61,30 @@ def test_signal_lets_streams_end_and_the_engine_close(number: signal.Signals) ->
         assert process.returncode == 0
 
 
+def test_a_second_signal_ends_at_once_and_without_a_traceback() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+        url = process.stdout.readline().strip()
+        with (
+            pytest.raises(httpx.RemoteProtocolError),
+            httpx.stream("POST", url + SPEECH, json=BODY, timeout=30) as reply,
+        ):
+            pieces = reply.iter_raw()
+            next(pieces)
+            for number in (signal.SIGTERM, signal.SIGINT):  # two of a kind could become one
+                process.send_signal(number)
+            next(pieces)
+        out, err = process.communicate(timeout=30)
+        assert (out, process.returncode) == ("closed\n", 0)
+        assert "Traceback" not in err
+
+
 def test_draining_ends_streams_and_takes_no_connection() -> None:
     engine = FakeEngine()
     engine.play = Play(chunks=3, open_gates=1)

@@ -14,7 +14,7 @@ from huggingface_hub.errors import (
 
 from vivace.errors import CheckpointError
 
-HUB_ID = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^@\s]+))?")
+HUB_ID = re.compile(r"(?P<repo>\w[\w.-]*/[\w.-]+)(@(?P<revision>[^@\s]+))?")
 FILES = ["*.json", "*.safetensors", "merges.txt"]  # a star also matches in sub-folders
 
 

@@ -98,6 +98,12 @@ class Routes:
                 "vivace": version("vivace"),
                 "model": self._engine.model_id,
                 "speak": 'POST /v1/audio/speech {"input": "Hello."}',
-                "routes": ["/v1/models", "/v1/audio/voices", "/health", "/ready"],
+                "routes": [
+                    "/v1/models",
+                    "/v1/audio/models",
+                    "/v1/audio/voices",
+                    "/health",
+                    "/ready",
+                ],
             }
         )

@@ -1,5 +1,7 @@
 """Runs the app: binds before the model loads, says when it is ready, drains on SIGTERM."""
 
+import asyncio
+import logging
 import signal
 import socket
 from collections.abc import Callable
@@ -7,7 +9,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from vivace.config import ServerConfig
 from vivace.errors import InvalidRequest
@@ -15,6 +17,9 @@ from vivace.server.app import create_app
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
+
+
+log = logging.getLogger(__name__)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -71,12 +76,28 @@ class Server(uvicorn.Server):
 def run(
     engine: "Engine", config: ServerConfig, sock: socket.socket, opened: Callable[[], None]
 ) -> None:
-    """Serve until SIGINT or SIGTERM; streams that have begun are finished, for `drain_s`."""
+    """Serve until SIGINT or SIGTERM; streams that have begun are finished, for `drain_s`.
+
+    A second signal ends them at once.
+    """
     app = create_app(engine, config, draining=lambda: server.should_exit)
-    server = Server(app, config, opened)
+
+    async def patient(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:  # a stream that the server's end did not wait for
+            if not server.should_exit:
+                raise
+
+    server = Server(patient, config, opened)
 
     def stop(*_: object) -> None:
+        server.force_exit = server.should_exit
         server.should_exit = True
+        active = engine.stats().active
+        if active and not server.force_exit:
+            wait = f"up to {config.drain_s:g} s; once more to stop now"
+            log.warning("finishing %d streams, %s", active, wait)
 
     # uvicorn puts these back and raises the signal again at its end: the engine is still to close.
     for number in (signal.SIGINT, signal.SIGTERM):
