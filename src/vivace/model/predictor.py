@@ -43,7 +43,10 @@ class FrameCache:
         return attend
 
     def _join(self, past: Tensor | None, new: Tensor, steps: int) -> Tensor:
-        new = new.reshape(self.rows, steps, *new.shape[1:]).transpose(1, 2)
+        if steps == 1:
+            new = new.unsqueeze(2)
+        else:
+            new = new.reshape(self.rows, steps, *new.shape[1:]).transpose(1, 2)
         return new if past is None else torch.cat((past, new), 2)
 
     def _causal(self, steps: int, like: Tensor) -> Tensor:
