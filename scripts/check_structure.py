@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 BASE = {"errors", "types", "config"}
-ENGINE = {"engine", "session", "loop", "parts"}
+ENGINE = {"engine", "session", "loop", "parts", "resolve"}
 # What each part of the package may import; itself is understood. The schedule stands alone, so
 # that it also runs as a simulator; the edge sees the model only through the engine.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -26,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(ENGINE, BASE | ENGINE | {"schedule", "runtime", "model", "text", "checkpoint"}),
     "server": BASE | ENGINE | {"audio", "text"},
     "bench": BASE,  # it measures any server, and knows ours from outside only
-    "bench.stages": BASE | ENGINE | {"runtime", "text", "bench"},  # but for this, from inside
+    "bench.stages": BASE | ENGINE | {"runtime", "bench"},  # but for this, from inside
     "__init__": BASE | ENGINE,
     **dict.fromkeys(
         ("say", "doctor", "cli", "__main__"),

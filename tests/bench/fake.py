@@ -18,6 +18,7 @@ from typing import Any, Self
 
 import numpy as np
 from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
 
 RATE = 24_000
 
@@ -78,14 +79,13 @@ class Fake:
         return script if isinstance(script, Script) else script(len(self.seen))
 
     async def _http(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        with contextlib.suppress(ConnectionError, EOFError), contextlib.closing(writer):
             lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines[1:])}
             body = json.loads(await reader.readexactly(int(headers["content-length"])))
             script = self._next()
             self.seen.append(Seen(lines[0].split(" ")[1], headers, body))
             await self._answer(script, writer)
-        writer.close()
 
     async def _answer(self, script: Script, writer: asyncio.StreamWriter) -> None:
         head = {"connection": "close", **script.headers}
@@ -118,7 +118,8 @@ class Fake:
         script = self._next()
         self.seen.append(seen)
         kind = next(talk for part, talk in _TALKS.items() if part in path)
-        await kind(socket, seen.body, script)
+        with contextlib.suppress(ConnectionClosed):
+            await kind(socket, seen.body, script)
 
     async def _start(self) -> None:
         self.http = await asyncio.start_server(self._http, "127.0.0.1", 0, backlog=1024)
@@ -141,8 +142,14 @@ class Fake:
             ready.set()
             self._stopped = asyncio.Event()
             await self._stopped.wait()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            if others:
+                await asyncio.wait(others, timeout=10)
             self.http.close()
             self.ws.close()
+            await self.ws.wait_closed()
 
         def serve_all() -> None:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -216,8 +223,7 @@ async def _cartesia(socket: ServerConnection, messages: list[Any], script: Scrip
         await socket.send(json.dumps({"type": "done", "done": True, **same}))
     else:
         await socket.close(1011)
-    with contextlib.suppress(Exception):
-        await socket.recv()
+    await socket.wait_closed()
 
 
 _TALKS = {

@@ -1,93 +1,84 @@
 """`vivace bench` and its subcommands: options in, files and a few lines out."""
 
+import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from vivace.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from vivace.bench.run import Progress, Result, Watch
+    from vivace.bench.run import Result, Watch
     from vivace.bench.targets import Ask
 
 NOTHING_COMPLETED, CLIENT_WAS_THE_LIMIT = 1, 3
 
 bench = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Measure a speech server.")
 
-Target = Annotated[
-    str,
-    typer.Option(
-        help="vivace, openai, vllm-omni, sglang-omni, voxserve, mstar, nari, nari-ws, "
-        "elevenlabs or cartesia."
-    ),
-]
-Url = Annotated[
-    str, typer.Option(help="The client's base URL, for openai with /v1; ws:// takes the socket.")
-]
-Duration = Annotated[float, typer.Option(help="Seconds that are measured.")]
-Warmup = Annotated[float, typer.Option(help="Seconds of the same load before.")]
-Seed = Annotated[int, typer.Option(help="The same seed, the same times and texts.")]
-Output = Annotated[Path, typer.Option(help="JSON file to write.")]
-Model = Annotated[str | None, typer.Option(help="Model to name.")]
-Voice = Annotated[str | None, typer.Option(help="Voice to name.")]
-Language = Annotated[str | None, typer.Option(help="Language to name.")]
-FieldOption = Annotated[
-    list[str] | None,
-    typer.Option("--field", help="One more field of the body, as name=JSON.", metavar="NAME=JSON"),
-]
-KeyEnv = Annotated[str, typer.Option(help="Environment variable that holds the API key.")]
-Arrivals = Annotated[str, typer.Option(help="poisson, constant, or a file of recorded seconds.")]
-Texts = Annotated[str, typer.Option(help="mixed, en, zh, or a file with one text a line.")]
-Pace = Annotated[float, typer.Option(help="Send words this many ms apart; 0 is the whole text.")]
-Slow = Annotated[float, typer.Option(help="Share of clients that read slowly.")]
-SlowBytes = Annotated[float, typer.Option(help="Bytes a second that those read.")]
-Leaving = Annotated[float, typer.Option(help="Share of clients that leave early.")]
-LeaveAfter = Annotated[float, typer.Option(help="Seconds after their first sound.")]
-Timeout = Annotated[float, typer.Option(help="Seconds that a request may take.")]
-Processes = Annotated[int, typer.Option(help="Client processes; 0 is as many as it takes.")]
-LagLimit = Annotated[float, typer.Option(help="Most ms of own lag (p99) in a valid run.")]
-Label = Annotated[str | None, typer.Option(help="What reports call it; the target's name if not.")]
-Price = Annotated[float | None, typer.Option(help="Dollars an hour of the machine.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
+Record = TypeVar("Record")
+Opt = typer.Option
+_TARGETS = "vivace openai vllm-omni sglang-omni voxserve mstar nari nari-ws elevenlabs cartesia."
+
+Target = Annotated[str, Opt(help=f"One of: {_TARGETS}")]
+Url = Annotated[str, Opt(help="The client's base URL, for openai with /v1; ws:// is the socket.")]
+Output = Annotated[Path, Opt(help="JSON file to write.")]
+Duration = Annotated[float, Opt("--duration", help="Seconds that are measured.")]
+Warmup = Annotated[float, Opt("--warmup", help="Seconds of the same load before.")]
+Seed = Annotated[int, Opt(help="The same seed, the same times and texts.")]
+Model = Annotated[str | None, Opt(help="Model to name.")]
+Voice = Annotated[str | None, Opt(help="Voice to name.")]
+Language = Annotated[str | None, Opt(help="Language to name.")]
+Fields = Annotated[list[str] | None, Opt("--field", help="One more of the body, as NAME=JSON.")]
+KeyEnv = Annotated[str, Opt(help="Environment variable that holds the API key.")]
+Texts = Annotated[str, Opt(help="mixed, en, zh, or a file with one text a line.")]
+Pace = Annotated[float, Opt(help="Send words this many ms apart; 0 sends the whole text.")]
+Timeout = Annotated[float, Opt("--timeout", help="Seconds that a request may take.")]
+Processes = Annotated[int, Opt(help="Client processes; 0 is as many as it takes.")]
+LagLimit = Annotated[float, Opt(help="Most ms of own lag (p99) in a valid run.")]
+Label = Annotated[str | None, Opt(help="What reports call it; the target's name if not.")]
+Price = Annotated[float | None, Opt(help="Dollars an hour of the machine.")]
+Quiet = Annotated[bool, Opt("--quiet", help="No progress bar.")]
 
 
 @bench.command("run")
-def run_command(
+def run_once(
     target: Target,
     url: Url,
-    rps: Annotated[float, typer.Option(help="Requests a second.")],
+    rps: Annotated[float, Opt(help="Requests a second.")],
     output: Output,
-    duration: Duration = 30.0,
-    warmup: Warmup = 5.0,
+    duration_s: Duration = 30.0,
+    warmup_s: Warmup = 5.0,
     seed: Seed = 0,
     model: Model = None,
     voice: Voice = None,
     language: Language = None,
-    fields: FieldOption = None,
+    fields: Fields = None,
     key_env: KeyEnv = "VIVACE_BENCH_KEY",
-    arrivals: Arrivals = "poisson",
+    arrivals: Annotated[
+        str, Opt(help="poisson, constant, or a file of recorded seconds.")
+    ] = "poisson",
     texts: Texts = "mixed",
     pace_ms: Pace = 0.0,
-    slow: Slow = 0.0,
-    slow_bytes_s: SlowBytes = 24_000.0,
-    leaving: Leaving = 0.0,
-    leave_after_s: LeaveAfter = 0.5,
-    timeout: Timeout = 120.0,
+    slow: Annotated[float, Opt(help="Share of clients that read slowly.")] = 0.0,
+    slow_bytes_s: Annotated[float, Opt(help="Bytes a second that those read.")] = 24_000.0,
+    leaving: Annotated[float, Opt(help="Share of clients that leave early.")] = 0.0,
+    leave_after_s: Annotated[float, Opt(help="Seconds after their first sound.")] = 0.5,
+    timeout_s: Timeout = 120.0,
     processes: Processes = 0,
     lag_limit_ms: LagLimit = 10.0,
     label: Label = None,
     price_per_hour: Price = None,
-    wer: Annotated[bool, typer.Option("--wer", help="Transcribe a sample afterwards.")] = False,
-    wer_sample: Annotated[int, typer.Option(min=1, help="How many requests of it.")] = 20,
-    wer_model: Annotated[str, typer.Option(help="Whisper model: name or folder.")] = "tiny.en",
+    wer: Annotated[bool, Opt("--wer", help="Transcribe a sample afterwards.")] = False,
+    wer_sample: Annotated[int, Opt(min=1, help="Requests in it.")] = 20,
+    wer_model: Annotated[str, Opt(help="Whisper model: name or folder.")] = "tiny.en",
     wer_url: Annotated[
-        str | None, typer.Option(help="Transcribe there instead: base URL with /v1.")
+        str | None, Opt(help="Transcribe there instead: an OpenAI base URL, with /v1.")
     ] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -97,29 +88,18 @@ def run_command(
     """
     from vivace.bench.run import Load, run, save
     from vivace.bench.texts import load_texts
+    from vivace.bench.wer import score, transcriber
 
-    load = Load(
-        rps, duration, warmup, seed, arrivals, texts, pace_ms, slow, slow_bytes_s, leaving,
-        leave_after_s, timeout, processes, lag_limit_ms,
-    )  # fmt: skip
-    ask = _ask(target, url, model, voice, language, fields, key_env, pace_ms)
-    check_writable(output)
-    transcribe = None
-    if wer:
-        from vivace.bench.wer import local_transcriber, remote_transcriber, score
-
-        remote = remote_transcriber(wer_url, wer_model) if wer_url else None
-        transcribe = remote or local_transcriber(wer_model)
+    ask, load = _ask(locals()), _record(Load, locals())
+    _check_writable(output)
+    transcribe = transcriber(wer_model, wer_url) if wer else None
     with _bar(f"{target} {rps:g} rps", quiet) as watch:
-        result, sounds = run(
-            ask, load, watch, keep=wer_sample if wer else 0, price_per_hour=price_per_hour
-        )
+        result, sounds = run(ask, load, watch, wer_sample if wer else 0, price_per_hour)
     result["label"] = label or target
     if transcribe:
         result["wer"] = score(sounds, load_texts(texts).texts, transcribe)
     save(result, output)
-    print(_line(result))
-    print(f"written to {output}")
+    print(_line(result), f"written to {output}", sep="\n")
     _leave(result)
 
 
@@ -128,21 +108,21 @@ def capacity(
     target: Target,
     url: Url,
     output: Output,
-    slo: Annotated[str, typer.Option(help="What must hold.")] = "p95 ttfa<50ms, underruns=0",
-    lowest: Annotated[float, typer.Option("--min", help="Rate to begin with.")] = 1.0,
-    highest: Annotated[float, typer.Option("--max", help="Rate to stop at.")] = 200.0,
-    precision: Annotated[float, typer.Option(help="Stop when this sure, as a share.")] = 0.1,
-    duration: Duration = 20.0,
-    warmup: Warmup = 5.0,
+    slo: Annotated[str, Opt(help="What must hold.")] = "p95 ttfa<50ms, underruns=0",
+    lowest: Annotated[float, Opt("--min", help="Rate to begin with.")] = 1.0,
+    highest: Annotated[float, Opt("--max", help="Rate to stop at.")] = 200.0,
+    precision: Annotated[float, Opt(help="Stop when this sure, as a share.")] = 0.1,
+    duration_s: Duration = 20.0,
+    warmup_s: Warmup = 5.0,
     seed: Seed = 0,
     model: Model = None,
     voice: Voice = None,
     language: Language = None,
-    fields: FieldOption = None,
+    fields: Fields = None,
     key_env: KeyEnv = "VIVACE_BENCH_KEY",
     texts: Texts = "mixed",
     pace_ms: Pace = 0.0,
-    timeout: Timeout = 120.0,
+    timeout_s: Timeout = 120.0,
     processes: Processes = 0,
     lag_limit_ms: LagLimit = 10.0,
     label: Label = None,
@@ -153,17 +133,14 @@ def capacity(
     from vivace.bench.capacity import parse_slo, search
     from vivace.bench.run import Load, run, save
 
-    clauses = parse_slo(slo)
+    options = locals()
+    clauses, ask = parse_slo(slo), _ask(options)
     if not 0 < lowest <= highest or precision <= 0:
         raise InvalidRequest("0 < min <= max, and a precision above 0")
-    ask = _ask(target, url, model, voice, language, fields, key_env, pace_ms)
-    check_writable(output)
+    _check_writable(output)
 
     def probe(rps: float) -> "Result":
-        load = Load(
-            rps, duration, warmup, seed, texts=texts, pace_ms=pace_ms, timeout_s=timeout,
-            processes=processes, lag_limit_ms=lag_limit_ms,
-        )  # fmt: skip
+        load = _record(Load, options | {"rps": rps})
         with _bar(f"{target} {rps:g} rps", quiet) as watch:
             result, _ = run(ask, load, watch, price_per_hour=price_per_hour)
         print(_line(result))
@@ -181,36 +158,28 @@ def capacity(
 @bench.command()
 def report(
     results: Annotated[list[Path], typer.Argument(help="Results of `run` and `capacity`.")],
-    output: Annotated[Path | None, typer.Option(help="HTML page to write.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Folder for the plots as PNG.")] = None,
-    table: Annotated[
-        Path | None, typer.Option(help="JSON file for the few figures of every run.")
-    ] = None,
-    stages: Annotated[Path | None, typer.Option(help="Result of `stages`, to show too.")] = None,
-    commit: Annotated[str | None, typer.Option(help="Commit, where a result has none.")] = None,
+    output: Annotated[Path | None, Opt(help="HTML page to write.")] = None,
+    png: Annotated[Path | None, Opt(help="Folder for the plots as PNG.")] = None,
+    table: Annotated[Path | None, Opt(help="JSON file for the few figures of each run.")] = None,
+    stages: Annotated[Path | None, Opt(help="Result of `stages`, to show too.")] = None,
+    commit: Annotated[str | None, Opt(help="Commit, where a result has none.")] = None,
 ) -> None:
     """Compare runs: one page that needs nothing else, plots, a table."""
-    from vivace.bench.report import page, read_runs, series
-    from vivace.bench.report import table as table_of
+    from vivace.bench import report as reports
 
-    runs = read_runs(results)
-    for run in runs:
-        run["commit"] = run["commit"] or commit
+    runs = reports.read_runs(results, commit)
     if not (output or png or table):
         raise InvalidRequest("nothing to write: --output page.html, --png folder, --table file")
     if table:
-        table.write_text(json.dumps(table_of(runs), indent=1) + "\n", encoding="utf-8")
-    if output or png:
-        with _plotting():
-            if png:
-                from vivace.bench.plots import draw, save_png
-
-                png.mkdir(parents=True, exist_ok=True)
-                for name, figure in draw(series(runs)).items():
-                    save_png(figure, png / f"{name}.png")
-            if output:
-                times = json.loads(stages.read_text(encoding="utf-8")) if stages else None
-                output.write_text(page(runs, times), encoding="utf-8")
+        table.write_text(json.dumps(reports.table(runs), indent=1) + "\n", encoding="utf-8")
+    try:
+        if png:
+            reports.save_plots(runs, png)
+        if output:
+            times = json.loads(stages.read_text(encoding="utf-8")) if stages else None
+            output.write_text(reports.page(runs, times), encoding="utf-8")
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(f"plots need {error.name}: pip install 'vivace[bench]'") from None
     print("written to", *(path for path in (output, png, table) if path))
 
 
@@ -218,116 +187,86 @@ def report(
 def stages(
     output: Output,
     model: Annotated[
-        str | None, typer.Option(help="Folder or hub id; without it, the embedded voice.")
+        str | None, Opt(help="Folder or hub id; without it, the embedded voice.")
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
-    batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,4,16",
-    frames: Annotated[str, typer.Option(help="Frames in a codec chunk.")] = "1,4,8",
-    context: Annotated[int, typer.Option(min=1, help="Positions behind each row.")] = 100,
+    device: Annotated[str, Opt(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    dtype: Annotated[str, Opt(help="auto, float32 or bfloat16.")] = "auto",
+    batches: Annotated[str, Opt(help="Batch sizes.")] = "1,4,16",
+    frames: Annotated[str, Opt(help="Frames in a codec chunk.")] = "1,4,8",
+    context: Annotated[int, Opt(min=1, help="Positions behind each row.")] = 100,
 ) -> None:
     """Time talker, predictor, whole frame and codec per batch on the loaded model."""
-    check_writable(output)
     sizes, chunks = _numbers(batches, "--batches"), _numbers(frames, "--frames")
+    _check_writable(output)
     from vivace.bench.stages import time_stages  # brings torch
 
-    result = time_stages(
-        model,
-        device=device,
-        dtype=dtype,
-        batches=sizes,
-        chunk_frames=chunks,
-        context=context,
-        note=lambda text: print(text, file=sys.stderr),
-    )
+    result = time_stages(model, device, dtype, sizes, chunks, context, print)
     output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    _print_stages(result)
     print(f"written to {output}")
 
 
-def check_writable(path: Path) -> None:
+def _record(kind: type[Record], options: Mapping[str, Any]) -> Record:
+    """A record from the options that have its fields' names."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in options.items() if name in names})
+
+
+def _ask(options: Mapping[str, Any]) -> "Ask":
+    from vivace.bench.targets import Ask
+
+    more: dict[str, object] = {}
+    for item in options["fields"] or []:
+        name, mark, value = item.partition("=")
+        if not (name and mark):
+            raise InvalidRequest(f"--field takes name=value, not {item!r}")
+        try:
+            more[name] = json.loads(value)
+        except ValueError:
+            more[name] = value
+    key, paced = os.environ.get(options["key_env"], ""), options["pace_ms"] > 0
+    ask = _record(Ask, {**options, "fields": more, "key": key, "paced": paced})
+    ask.check()
+    return ask
+
+
+def _check_writable(path: Path) -> None:
     """A result that cannot be written is found out before the run, not after it."""
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InvalidRequest(f"cannot write {path}: its folder is not there, or not writable")
 
 
 def _numbers(text: str, name: str) -> list[int]:
-    try:
-        found = [int(word) for word in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
+    words = text.split(",")
+    if not all(word.strip().isdecimal() and int(word) for word in words):
         raise InvalidRequest(f"{name} takes whole numbers between commas, such as 1,4,16")
-    return found
-
-
-def _ask(
-    target: str,
-    url: str,
-    model: str | None,
-    voice: str | None,
-    language: str | None,
-    fields: list[str] | None,
-    key_env: str,
-    pace_ms: float,
-) -> "Ask":
-    from vivace.bench.targets import Ask
-
-    more: dict[str, object] = {}
-    for item in fields or []:
-        name, mark, value = item.partition("=")
-        try:
-            more[name] = json.loads(value)
-        except ValueError:
-            more[name] = value
-        if not (name and mark):
-            raise InvalidRequest(f"--field takes name=value, not {item!r}")
-    key = os.environ.get(key_env, "")
-    ask = Ask(target, url, model, voice, language, more, key, paced=pace_ms > 0)
-    ask.check()
-    return ask
+    return [int(word) for word in words]
 
 
 @contextmanager
 def _bar(title: str, quiet: bool) -> Iterator["Watch"]:
-    """A progress bar on stderr over the time of the load, then over what is still coming in."""
-    from rich import progress as rich_progress
+    """A progress bar on stderr: how many requests are answered, and how."""
     from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    text = rich_progress.TextColumn
-    columns = (text("{task.description}"), rich_progress.BarColumn(), text("{task.fields[counts]}"))
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[counts]}")
     console = Console(stderr=True, quiet=quiet)
-    with rich_progress.Progress(*columns, console=console, transient=True) as bar:
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
         task = bar.add_task(title, total=None, counts="starting")
 
-        def watch(progress: "Progress") -> None:
-            counts = " ".join(f"{kind} {count}" for kind, count in progress.kinds.items())
-            bar.update(
-                task, total=progress.total, completed=progress.answered, counts=counts or "waiting"
-            )
+        def watch(total: int, kinds: Mapping[str, int]) -> None:
+            counts = " ".join(f"{kind} {count}" for kind, count in kinds.items())
+            bar.update(task, total=total, completed=sum(kinds.values()), counts=counts or "waiting")
 
         yield watch
 
 
-@contextmanager
-def _plotting() -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise InvalidRequest(f"plots need {error.name}: pip install 'vivace[bench]'") from None
-
-
 def _line(result: "Result") -> str:
     s: Any = result["summary"]
-
-    def ms(name: str) -> str:
-        value = s[name]["p95"]
-        return "-" if value is None else f"{value:.1f} ms"
-
+    ttfa, ttfb = (s[name]["p95"] for name in ("audible_ttfa_ms", "ttfb_ms"))
     return (
         f"{result['rps']:g} rps: {s['completed']} of {s['requests']} completed, audible TTFA p95 "
-        f"{ms('audible_ttfa_ms')}, TTFB p95 {ms('ttfb_ms')}, {s['underrun_requests']} underruns, "
-        f"{s['refused']} refused, {s['failed']} failed, {s['x_realtime']:.1f} x real time, "
+        f"{ttfa} ms, TTFB p95 {ttfb} ms, {s['underrun_requests']} underruns, {s['refused']} "
+        f"refused, {s['failed']} failed, {s['x_realtime']:.1f} x real time, "
         f"own lag p99 {s['lag_ms']['p99']} ms"
     )
 
@@ -336,28 +275,12 @@ def _leave(result: "Result") -> None:
     """A run that is worth nothing does not look like one that is."""
     summary: Any = result["summary"]
     faults: Any = result["faults"]
-    for fault in faults:
-        print(f"vivace: {fault}", file=sys.stderr)
+    rows: Any = result["requests"]
+    print(*(f"vivace: {fault}\n" for fault in faults), sep="", end="", file=sys.stderr)
     if not result["valid"]:
         raise typer.Exit(CLIENT_WAS_THE_LIMIT)
     if not summary["completed"] and not summary["left"]:
         kinds = ", ".join(f"{kind} {count}" for kind, count in summary["kinds"].items())
-        rows: Any = result["requests"]
         detail = next((row["detail"] for row in rows if row.get("detail")), "")
         print(f"vivace: nothing completed: {kinds}. {detail}", file=sys.stderr)
         raise typer.Exit(NOTHING_COMPLETED)
-
-
-def _print_stages(result: dict[str, object]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    print(
-        f"{result['device']}, {result['dtype']}: copy {result['copy_gb_s']} GB/s, "
-        f"matmul {result['matmul_tflop_s']} TFLOP/s, ready after {result['ready_s']} s"
-    )
-    rows: Any = result["stages"]
-    table = Table(*rows[0], box=None)
-    for row in rows:
-        table.add_row(*map(str, row.values()))
-    Console(width=160).print(table)

@@ -14,10 +14,11 @@ _CSS = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1120px;margin:2em auto;padding:0 1em;color:#222}
 h1{font-size:1.6em;margin-bottom:.1em} h2{font-size:1.15em;margin-top:2em} .quiet{color:#6c757d}
 table{border-collapse:collapse;font-size:.88em;font-variant-numeric:tabular-nums}
-th,td{padding:.3em .75em;text-align:right;border-bottom:1px solid #dee2e6} th{background:#f8f9fa}
-th:first-child,td:first-child{text-align:left} .wide{overflow-x:auto}
+th,td{padding:.3em .6em;text-align:right;border-bottom:1px solid #dee2e6} th{background:#f8f9fa}
+th:first-child,td:first-child{text-align:left;white-space:nowrap} .wide{overflow-x:auto}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(460px,1fr));gap:1.2em}
-.plots svg{width:100%;height:auto} .bad{color:#c92a2a;font-weight:600} code{font-size:.86em}
+figure{margin:0} .plots svg{width:100%;height:auto} .bad{color:#c92a2a;font-weight:600}
+code{font-size:.86em}
 """
 _COLUMNS = (
     ("rps", lambda r, s: f"{r['rps']:g}"),
@@ -34,18 +35,26 @@ _COLUMNS = (
     ("RTF p95", lambda r, s: _number(s["rtf"]["p95"])),
     ("x real time", lambda r, s: f"{s['x_realtime']:.1f}"),
     ("lag p99", lambda r, s: _ms(s["lag_ms"]["p99"])),
+    ("WER %", lambda r, s: _number(r["wer"]["wer_percent"] if r.get("wer") else None)),
+    ("runaway", lambda r, s: s["runaway_requests"]),
+    ("silent", lambda r, s: s["silent_requests"]),
+    ("gaps > 1 s", lambda r, s: s["long_silence_requests"]),
 )
 
 
-def read_runs(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Results of `run` and `capacity`; a capacity search counts as its runs."""
+def read_runs(paths: Sequence[Path], commit: str | None = None) -> list[dict[str, Any]]:
+    """Results of `run` and `capacity`; a capacity search counts as its runs.
+
+    `commit` is for those that were made outside of a checkout.
+    """
     runs: list[dict[str, Any]] = []
     for path in paths:
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             for run in found.get("runs", [found]):
-                run["label"] = run.get("label") or run["target"]
-                runs.append(run | {"file": path.name, "summary": run["summary"]})
+                label = run.get("label") or run["target"]
+                origin = {"file": path.name, "commit": run["commit"] or commit}
+                runs.append(run | origin | {"label": label, "summary": run["summary"]})
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvalidRequest(f"{path} is no result of a run: {error!r}") from None
     return sorted(runs, key=lambda run: (run["label"], run["rps"]))
@@ -59,22 +68,29 @@ def series(runs: Runs) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def save_plots(runs: Runs, folder: Path) -> None:
+    """The pictures as PNG files."""
+    from vivace.bench.plots import draw
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in draw(series(runs)).items():
+        figure.savefig(folder / f"{name}.png", dpi=144)
+
+
 def page(runs: Runs, stages: dict[str, Any] | None = None) -> str:
     """One HTML file: no script, nothing to fetch."""
     from vivace.bench.plots import draw, svg
 
     pictures = "".join(f"<figure>{svg(f)}</figure>" for f in draw(series(runs)).values())
-    faults = "".join(f"<p class=bad>{_text(run['file'])}: {_text(fault)}</p>"
-                     for run in runs for fault in run["faults"])  # fmt: skip
+    faults = [f"{run['file']}: {fault}" for run in runs for fault in run["faults"]]
     bodies = [
         "<h1>Speech under load</h1>",
         f"<p class=quiet>{len(runs)} runs, open loop. Latencies in ms after the first body byte "
         "was sent. Underruns are streams that ran dry, with no buffer and with one of 100 ms.</p>",
-        faults,
+        *(f"<p class=bad>{_text(fault)}</p>" for fault in faults),
         f"<div class=plots>{pictures}</div>",
         f"<h2>Runs</h2><div class=wide>{_table(runs)}</div>",
         _costs(runs),
-        _quality(runs),
         _stages(stages) if stages else "",
         f"<h2>How they were made</h2>{_origins(runs)}",
     ]
@@ -122,19 +138,6 @@ def _costs(runs: Runs) -> str:
     head = ["dollars", "a million characters", "an hour of sound"]
     note = f"<p class=quiet>* {_text(last['list_prices_from'])}</p>"
     return f"<h2>Cost</h2>{_rows(head, rows)}{note}"
-
-
-def _quality(runs: Runs) -> str:
-    rows = [
-        [
-            f"{run['label']}, {run['rps']:g} rps",
-            f"{run['wer']['wer_percent']:.1f} %" if run.get("wer") else "-",
-            *(run["summary"][f"{kind}_requests"] for kind in ("runaway", "silent", "long_silence")),
-        ]
-        for run in runs
-    ]
-    head = ["", "WER", "runaways", "silent", "silences over 1 s"]
-    return f"<h2>Is it still speech?</h2>{_rows(head, rows)}"
 
 
 def _stages(stages: dict[str, Any]) -> str:

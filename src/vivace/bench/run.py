@@ -7,9 +7,11 @@ import random
 import socket
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -63,16 +65,8 @@ class Load:
         return self.warmup_s, self.warmup_s + self.duration_s
 
 
-@dataclass(slots=True)
-class Progress:
-    """How far a run is, for whoever watches."""
-
-    total: int
-    answered: int = 0
-    kinds: dict[str, int] = field(default_factory=dict)
-
-
-Watch = Callable[[Progress], None]
+Watch = Callable[[int, Counter[str]], None]
+"""(requests in all, answers so far by kind) for whoever watches."""
 
 
 def schedule(load: Load, texts: tuple[Text, ...], keep: int = 0) -> list[Job]:
@@ -94,7 +88,7 @@ def schedule(load: Load, texts: tuple[Text, ...], keep: int = 0) -> list[Job]:
 
 
 def run(
-    ask: Ask, load: Load, watch: Watch, *, keep: int = 0, price_per_hour: float | None = None
+    ask: Ask, load: Load, watch: Watch, keep: int = 0, price_per_hour: float | None = None
 ) -> tuple[Result, dict[str, bytes]]:
     """Make a run: its result as JSON takes it, and the sounds that were kept, by text id.
 
@@ -163,23 +157,15 @@ def _gather(
     workers = []
     for i in range(count):
         ours, theirs = context.Pipe(duplex=False)
-        share = Share(
-            ask,
-            address,
-            tuple(jobs[i::count]),
-            start_s,
-            load.window_s,
-            load.pace_ms / 1e3,
-            load.timeout_s,
-            folder,
-        )
+        ours_s = start_s, load.window_s, load.pace_ms / 1e3, load.timeout_s
+        share = Share(ask, address, tuple(jobs[i::count]), *ours_s, folder)
         worker = context.Process(target=work, args=(share, theirs), daemon=True)
         worker.start()
         theirs.close()
         workers.append(worker)
         pipes.append(ours)
     try:
-        return _listen(pipes, Progress(len(jobs)), watch, gpus)
+        return _listen(pipes, partial(watch, len(jobs)), gpus)
     finally:
         for worker in workers:
             worker.terminate()
@@ -196,9 +182,9 @@ def _address(ask: Ask) -> str:
 
 
 def _listen(
-    pipes: list[Connection], progress: Progress, watch: Watch, gpus: Gpus
+    pipes: list[Connection], watch: Callable[[Counter[str]], None], gpus: Gpus
 ) -> tuple[list[Record], list[float], list[str]]:
-    records, late, faults = list[Record](), list[float](), list[str]()
+    records, late, faults, kinds = list[Record](), list[float](), list[str](), Counter[str]()
     sampled_s = time.monotonic()
     while pipes:
         for pipe in wait(pipes, _WAKE_S):
@@ -207,16 +193,14 @@ def _listen(
                 message = pipe.recv()
             except EOFError:
                 faults.append("a client process died")
-                pipes.remove(pipe)
-                continue
+                message = []
             if isinstance(message, Record):
                 records.append(message)
-                progress.kinds[message.kind] = progress.kinds.get(message.kind, 0) + 1
-            else:
+                kinds[message.kind] += 1
+            else:  # its last word
                 late += message
                 pipes.remove(pipe)
-        progress.answered = len(records)
-        watch(progress)
+        watch(kinds)
         if time.monotonic() - sampled_s >= _SAMPLE_S:
             sampled_s = time.monotonic()
             gpus.sample()

@@ -14,7 +14,6 @@ from vivace.config import EngineConfig
 from vivace.parts import load_parts
 from vivace.runtime.kv import PagedCache
 from vivace.runtime.runner import Runner
-from vivace.text.prompt import Prompt
 from vivace.types import Row, Sampling
 
 _LEAST_CALLS, _MOST_CALLS, _ENOUGH_S = 8, 100, 0.5
@@ -33,7 +32,6 @@ class Stage:
 
 def time_stages(
     model: str | None,
-    *,
     device: str,
     dtype: str,
     batches: Sequence[int],
@@ -51,11 +49,12 @@ def time_stages(
     runner = parts.runner
     assert isinstance(runner, Runner)
     ceilings = _Ceilings(runner.device)
+    note(f"ready after {ready_s:.1f} s; copy {ceilings.bytes_s / 1e9:.1f} GB/s")
     rows = []
     for batch in batches:
         for stage in _stages(runner, batch, chunk_frames, context):
-            note(f"{stage.name}, batch {batch}")
-            rows.append(_measure(stage, ceilings))
+            rows.append(row := _measure(stage, ceilings))
+            note(" ".join(f"{name} {value}" for name, value in row.items()))
     cuda = runner.device.type == "cuda"
     return {
         "model": parts.model_id,
@@ -78,19 +77,17 @@ def time_stages(
 
 
 def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: int) -> list[Stage]:
-    """Fresh sessions with `context` positions behind them, and what to call on them."""
+    """Sessions with `context` positions behind them, of whatever content, and what to call."""
     slots, spec, talker = list(range(batch)), runner.spec, runner.talker
-    ids = spec.text_ids
-    prompt = Prompt([ids.tts_pad] * (context + 1), [spec.codec_ids.pad] * (context + 1))
     for slot in slots:
         runner.close(slot)
         runner.open(slot, Sampling(min_frames=1 << 30), seed=slot)
         if not runner.room(slot, context + 2 + 2 * _MOST_CALLS):
             raise ValueError("the pool of pages is too small for this context")
-        runner.prefill(slot, prompt)
+        runner.position[slot] = context
     index = torch.tensor(slots, device=runner.device)
     tables = torch.tensor([runner.pages.table(slot) for slot in slots], device=runner.device)
-    x = runner.next_input[index].clone()
+    x = torch.randn_like(runner.next_input[index])
 
     @torch.inference_mode()
     def talk() -> Tensor:
@@ -102,7 +99,11 @@ def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: in
         out: Tensor = runner.predictor(x, x, lambda _, logits: logits.argmax(-1))
         return out
 
-    size, s, rows = x.element_size(), spec.talker, [Row(slot, ids.tts_pad) for slot in slots]
+    size, s, rows = (
+        x.element_size(),
+        spec.talker,
+        [Row(slot, spec.text_ids.tts_pad) for slot in slots],
+    )
     keys = 2 * s.layers * s.kv_heads * s.head_dim * context * batch * size
     talker_bytes = keys + sum(_weights(m) for m in (talker.layers, talker.codec_head))
     passes = spec.codebooks - 1  # the first takes two positions at once
@@ -160,7 +161,7 @@ def _times(call: Callable[[], object], device: torch.device) -> list[float]:
             torch.cuda.synchronize(device)
 
     call()
-    taken: list[float] = []
+    taken = list[float]()
     while len(taken) < _LEAST_CALLS or (sum(taken) < _ENOUGH_S and len(taken) < _MOST_CALLS):
         wait()
         began = time.perf_counter()
@@ -172,9 +173,10 @@ def _times(call: Callable[[], object], device: torch.device) -> list[float]:
 
 def _measure(stage: Stage, ceilings: _Ceilings) -> dict[str, object]:
     began = time.perf_counter()
+    stage.call()
+    first_s = time.perf_counter() - began
     with FlopCounterMode(display=False) as counter:
         stage.call()
-    first_s = time.perf_counter() - began
     taken = sorted(_times(stage.call, ceilings.device))
     median = statistics.median(taken)
     bytes_s, flop_s = stage.bytes / median, counter.get_total_flops() / median
@@ -182,7 +184,7 @@ def _measure(stage: Stage, ceilings: _Ceilings) -> dict[str, object]:
         "stage": stage.name,
         "batch": stage.batch,
         "calls": len(taken),
-        "first_ms": round(first_s * 1e3, 3),  # with its warm-up, and while operations are counted
+        "first_ms": round(first_s * 1e3, 3),  # with whatever this shape has to warm up
         "median_ms": round(median * 1e3, 4),
         "p95_ms": round(taken[int(len(taken) * 0.95)] * 1e3, 4),
         "gb_s": round(bytes_s / 1e9, 2),

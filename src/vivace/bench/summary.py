@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from vivace.bench.record import Record
 
@@ -21,7 +22,7 @@ def ranked(values: Iterable[float | None]) -> dict[str, float | None]:
     }
 
 
-def summarise(records: Sequence[Record], duration_s: float) -> dict[str, object]:
+def summarise(records: Sequence[Record], duration_s: float) -> dict[str, Any]:
     """The measured requests; warm-up counts only for the sound received in the window.
 
     Latencies are those of plain clients that got all of their speech.
@@ -61,10 +62,9 @@ def summarise(records: Sequence[Record], duration_s: float) -> dict[str, object]
     }
 
 
-def cost(summary: dict[str, object], dollars_per_hour: float) -> dict[str, object] | None:
+def cost(summary: dict[str, Any], dollars_per_hour: float) -> dict[str, object] | None:
     """What a million characters and an hour of sound cost at this run's throughput."""
     times, audio_s, characters = (summary[k] for k in ("x_realtime", "audio_s", "characters"))
-    assert isinstance(times, float) and isinstance(audio_s, float) and isinstance(characters, int)
     if not times or not characters:
         return None
     an_hour = dollars_per_hour / times

@@ -26,33 +26,43 @@ def spoken(text: str) -> str:
     return " ".join(" ".join(spaced).split())
 
 
+def errors(said: Sequence[str], heard: Sequence[str]) -> int:
+    """Words to put in, take out or change until one is the other."""
+    row = list(range(len(heard) + 1))
+    for i, word in enumerate(said, 1):
+        before, row = row, [i]
+        for j, other in enumerate(heard, 1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (word != other)))
+    return row[-1]
+
+
 def score(sounds: Mapping[str, bytes], texts: Sequence[Text], transcribe: Transcribe) -> object:
     """Word error rate over all samples, and how many are far too long or say nothing."""
-    try:
-        import jiwer
-    except ImportError:
-        raise InvalidRequest("--wer needs more packages: pip install 'vivace[wer]'") from None
-
     by_id = {text.id: text for text in texts}
-    said = [spoken(by_id[name].text) for name in sounds]
-    heard = [spoken(transcribe(wav, by_id[name])) for name, wav in sounds.items()]
-    if not sounds:
+    pairs = {
+        name: (spoken(by_id[name].text), spoken(transcribe(wav, by_id[name])))
+        for name, wav in sounds.items()
+    }
+    if not pairs:
         return None
-    pairs = [(len(a.split()), len(b.split())) for a, b in zip(said, heard, strict=True)]
+    split = [(said.split(), heard.split()) for said, heard in pairs.values()]
+    wrong, count = sum(errors(*pair) for pair in split), sum(len(said) for said, _ in split)
     return {
-        "samples": len(sounds),
-        "wer_percent": round(100 * jiwer.process_words(said, heard).wer, 2),
-        "runaways": sum(there > 2 * want for want, there in pairs),
-        "silent": sum(there == 0 for _, there in pairs),
-        "transcripts": [
-            {"text": name, "said": said, "heard": heard}
-            for name, said, heard in zip(sounds, said, heard, strict=True)
-        ],
+        "samples": len(split),
+        "wer_percent": round(100 * wrong / count, 2),
+        "runaways": sum(len(heard) > 2 * len(said) for said, heard in split),
+        "silent": sum(not heard for _, heard in split),
+        "transcripts": [{"text": n, "said": s, "heard": h} for n, (s, h) in pairs.items()],
     }
 
 
-def local_transcriber(model: str) -> Transcribe:
-    """faster-whisper on the CPU; `model` is a folder or one of its names, such as tiny.en."""
+def transcriber(model: str, url: str | None) -> Transcribe:
+    """faster-whisper on the CPU, or the server at `url`."""
+    return _remote(url, model) if url else _local(model)
+
+
+def _local(model: str) -> Transcribe:
+    """`model` is a folder or one of whisper's names, such as tiny.en."""
     try:
         from faster_whisper import WhisperModel
     except ImportError:
@@ -71,7 +81,7 @@ def local_transcriber(model: str) -> Transcribe:
     return transcribe
 
 
-def remote_transcriber(url: str, model: str) -> Transcribe:
+def _remote(url: str, model: str) -> Transcribe:
     """`POST {url}/audio/transcriptions` as OpenAI has it; the key is in VIVACE_WER_KEY."""
     key = os.environ.get("VIVACE_WER_KEY")
 

@@ -1,0 +1,115 @@
+"""Servers that misbehave: each kind has its name, none is a success, nothing is raised."""
+
+import json
+import socket
+
+import pytest
+from tests.bench.exchange import exchange, judged
+from tests.bench.fake import Fake, Script, silence, tone, wav
+
+from vivace.bench.answer import Manners
+from vivace.bench.targets import Ask
+
+PCM = tone(0.4)
+ERROR = json.dumps({"error": {"message": "out of memory"}}).encode()
+
+
+@pytest.mark.parametrize(
+    ("script", "kind"),
+    [
+        (Script([(0.0, ERROR)], status=429, content_type="application/json"), "refused"),
+        (Script([(0.0, ERROR)], status=503, content_type="application/json"), "refused"),
+        (Script([(0.0, ERROR)], status=404, content_type="application/json"), "rejected"),
+        (Script([(0.0, b"oops")], status=500, content_type="text/plain"), "server_error"),
+        (Script([(0.0, ERROR)], content_type="application/json"), "error_body"),
+        (Script([(0.0, ERROR)], content_type="audio/pcm"), "error_body"),
+        (Script([(0.0, b"<html>")], content_type="text/html"), "wrong_type"),
+        (Script([(0.0, PCM)], content_type="audio/mpeg"), "wrong_type"),
+        (Script([(0.0, PCM)], content_type=None), "wrong_type"),
+        (Script([(0.0, PCM + b"x")]), "odd_bytes"),
+        (Script([(0.0, wav(PCM, len(PCM) + 100))], content_type="audio/wav"), "truncated"),
+        (Script([(0.0, wav(PCM)[:20])], content_type="audio/wav"), "bad_wav"),
+        (Script([(0.0, PCM)], breaks=True), "truncated"),
+        (Script([(0.0, PCM)], framing="length", breaks=True), "ok"),
+        (Script([(0.0, PCM)], framing="close"), "ok"),
+        (Script([(0.0, b"")], framing="length"), "no_audio"),
+        (Script([(0.0, silence(0.4))]), "ok"),
+        (Script([(0.0, PCM)], headers={"x-finish-reason": "length"}), "length"),
+    ],
+)
+async def test_http(fake: Fake, script: Script, kind: str) -> None:
+    fake.script = script
+    answer = await exchange(Ask("vivace", fake.url))
+    record = judged(answer)
+    assert record.kind == kind, record.detail
+    assert answer.ended_s >= answer.sent_s
+    if kind not in {"ok", "no_audio", "length"}:
+        assert record.detail
+        assert record.e2e_ms is None
+
+
+async def test_a_length_that_is_not_kept_is_truncated(fake: Fake) -> None:
+    fake.script = Script([(0.0, PCM)], framing="close", headers={"content-length": "999999"})
+    assert judged(await exchange(Ask("vivace", fake.url))).kind == "truncated"
+
+
+@pytest.mark.parametrize("target", ["vivace", "nari-ws", "elevenlabs", "cartesia"])
+async def test_nobody_listens(target: str) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"ws://127.0.0.1:{unused.getsockname()[1]}"
+        asked = Ask(target, url.replace("ws", "http") if target == "vivace" else url)
+        record = judged(await exchange(asked))
+    assert record.kind == "unreachable"
+    assert record.detail
+
+
+@pytest.mark.parametrize("target", ["vivace", "nari-ws", "elevenlabs", "cartesia"])
+async def test_no_end_in_time(fake: Fake, target: str) -> None:
+    fake.script = Script([(0.0, PCM), (3600.0, PCM)])
+    url = fake.url if target == "vivace" else fake.ws_url
+    record = judged(await exchange(Ask(target, url), timeout_s=0.5))
+    assert record.kind == "timeout"
+    assert record.audio_s == pytest.approx(0.4)  # what came is heard, and no success
+
+
+async def test_something_else_than_http(fake: Fake) -> None:
+    record = judged(await exchange(Ask("vivace", fake.ws_url.replace("ws", "http"))))
+    assert record.kind in {"rejected", "server_error", "protocol", "truncated"}
+
+
+@pytest.mark.parametrize("target", ["nari-ws", "elevenlabs", "cartesia"])
+async def test_sockets_that_break_or_complain(fake: Fake, target: str) -> None:
+    fake.script = Script([(0.0, PCM)], error="no such voice")
+    record = judged(await exchange(Ask(target, fake.ws_url)))
+    assert record.kind == "error_event"
+    fake.script = Script([(0.0, PCM)], breaks=True)
+    assert judged(await exchange(Ask(target, fake.ws_url))).kind == "truncated"
+    fake.script = Script([])
+    assert judged(await exchange(Ask(target, fake.ws_url))).kind == "no_audio"
+    record = judged(await exchange(Ask(target, fake.url.replace("http", "ws"))))
+    assert record.kind not in {"ok", "unreachable"}
+
+
+async def test_nari_says_why_speech_ended(fake: Fake) -> None:
+    fake.script = Script([(0.0, PCM)], headers={"stop": "length"})
+    assert judged(await exchange(Ask("nari-ws", fake.ws_url))).kind == "length"
+
+
+@pytest.mark.parametrize("target", ["vivace", "nari-ws"])
+async def test_a_client_that_leaves_is_neither_success_nor_failure(fake: Fake, target: str) -> None:
+    fake.script = Script([(0.0, tone(0.08))] + [(0.02, tone(0.08))] * 200)
+    url = fake.url if target == "vivace" else fake.ws_url
+    answer = await exchange(Ask(target, url), manners=Manners(leave_after_s=0.1))
+    assert judged(answer).kind == "left"
+    assert 0 < len(answer.arrivals) < 200
+
+
+@pytest.mark.parametrize("target", ["vivace", "nari-ws"])
+async def test_a_slow_reader_takes_as_long_as_it_reads(fake: Fake, target: str) -> None:
+    """Ten seconds of sound at once, at a fifth of a second for each second."""
+    fake.script = Script([(0.0, tone(1.0))] * 10)
+    url = fake.url if target == "vivace" else fake.ws_url
+    answer = await exchange(Ask(target, url), manners=Manners(bytes_s=240_000 * 4))
+    assert judged(answer).kind == "ok"
+    assert answer.ended_s - answer.sent_s >= 0.3

@@ -1,0 +1,157 @@
+"""Whole runs through client processes and sockets. No absolute time is asserted."""
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.bench.fake import Fake, Script, silence, tone
+from typer.testing import CliRunner, Result
+
+from vivace.bench.command import bench
+from vivace.bench.run import Load, run
+from vivace.bench.targets import Ask
+
+ANY_LAG = "--lag-limit-ms=1e9"  # this machine has other things to do
+
+
+def watch(*_: object) -> None: ...
+
+
+def bench_run(*words: str) -> Result:
+    return CliRunner().invoke(bench, ["run", "--quiet", *words])
+
+
+def load(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_run_writes_what_its_listeners_met(fake: Fake, tmp_path: Path) -> None:
+    fake.script = Script([(0.01, silence(0.1)), (0.05, tone(0.2)), (0.0, tone(0.3))])
+    out = tmp_path / "run.json"
+    words = f"--target openai --url {fake.url}/v1 --rps 20 --duration 1.5 --warmup 0.5 --seed 3"
+    done = bench_run(*words.split(), "--processes=2", f"--output={out}", ANY_LAG)
+    assert done.exit_code == 0, done.output
+    found = load(out)
+    rows, s = found["requests"], found["summary"]
+    assert found["valid"] and not found["faults"]
+    assert len(rows) == len(fake.seen)
+    assert s["requests"] == s["completed"] == sum(not row["warmup"] for row in rows)
+    assert sum(row["warmup"] for row in rows) > 0
+    assert [row["index"] for row in rows] == list(range(len(rows)))
+    for row in rows:
+        assert row["ttfb_ms"] <= row["playable_ms"] < row["audible_ms"]
+        assert row["ttfb_ms"] < row["e2e_ms"]  # all of it may be there before it is heard
+        assert row["audio_s"] == pytest.approx(0.6)
+        assert row["chunks"] >= 2
+    assert {"p50", "p90", "p95", "p99"} == s["audible_ttfa_ms"].keys()
+    for name in ("ttfb_ms", "audible_ttfa_ms", "e2e_ms", "rtf", "lag_ms"):
+        assert s[name]["p50"] <= s[name]["p99"]
+    assert found["hardware"]["cpu"] and found["versions"]["python"]
+    assert found["command"].startswith("vivace")
+    assert {"commit", "started", "texts", "config"} <= found.keys()
+    texts = {seen.body["input"] for seen in fake.seen}
+    assert len(texts) > len(rows) / 2
+    assert f"{s['requests']} of {s['requests']} completed" in done.output
+
+
+def test_bad_answers_are_counted_by_kind_beside_good_ones(fake: Fake) -> None:
+    scripts = [
+        Script(),
+        Script([(0.0, b"{}")], status=429, content_type="application/json"),
+        Script([(0.0, b'{"error": 1}')], content_type="application/json"),
+        Script([(0.0, tone(0.1))], breaks=True),
+    ]
+    fake.script = lambda seen: scripts[seen % 4]
+    found, _ = run(Ask("vivace", fake.url), Load(40.0, 1.0, 0.0, arrivals="constant"), watch)
+    summary: Any = found["summary"]
+    assert summary["kinds"] == {"ok": 10, "refused": 10, "error_body": 10, "truncated": 10}
+    assert (summary["completed"], summary["refused"], summary["failed"]) == (10, 10, 20)
+
+
+def test_slow_and_leaving_clients_are_named(fake: Fake) -> None:
+    fake.script = Script([(0.0, tone(0.1))] + [(0.02, tone(0.1))] * 20)
+    clients = Load(20.0, 1.0, 0.0, slow=0.3, leaving=0.3, leave_after_s=0.1, slow_bytes_s=400_000)
+    found, _ = run(Ask("nari-ws", fake.ws_url), clients, watch)
+    rows, summary = found["requests"], found["summary"]
+    assert isinstance(rows, list) and isinstance(summary, dict)
+    kinds = {(row.get("client", "plain"), row["kind"]) for row in rows}
+    assert kinds == {("plain", "ok"), ("slow", "ok"), ("leaving", "left")}
+    assert summary["left"] + summary["completed"] == summary["requests"]
+
+
+def test_kept_sounds_are_whole(fake: Fake) -> None:
+    found, sounds = run(Ask("vivace", fake.url), Load(10.0, 1.0, 0.0), watch, keep=3)
+    assert len(sounds) == 3
+    assert all(wav[:4] == b"RIFF" and len(wav) == 44 + 2 * 9600 for wav in sounds.values())
+    assert found["valid"] in {True, False}
+
+
+def test_a_client_that_was_the_limit_says_so_and_fails(fake: Fake, tmp_path: Path) -> None:
+    out = tmp_path / "run.json"
+    words = f"--target vivace --url {fake.url} --rps 10 --duration 1 --warmup 0 --output {out}"
+    done = bench_run(*words.split(), "--lag-limit-ms=0.000001")
+    assert done.exit_code == 3
+    assert "the client was the limit" in done.output
+    assert load(out)["valid"] is False
+
+
+def test_nobody_there(tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url, out = f"http://127.0.0.1:{unused.getsockname()[1]}", tmp_path / "run.json"
+        words = f"--target vivace --url {url} --rps 10 --duration 1 --warmup 0 --output {out}"
+        done = bench_run(*words.split(), ANY_LAG)
+    assert done.exit_code == 1
+    assert "nothing completed: unreachable" in done.output
+    assert load(out)["summary"]["kinds"].keys() == {"unreachable"}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--target nobody --url http://127.0.0.1 --rps 1",
+        "--target vivace --url http://127.0.0.1 --rps 0",
+        "--target vivace --url http://127.0.0.1 --rps 0.001 --duration 0.1 --warmup 0",
+        "--target vivace --url http://127.0.0.1 --rps 1 --field nonsense",
+        "--target vivace --url http://127.0.0.1 --rps 1 --pace-ms 10",
+        "--target vivace --url http://127.0.0.1 --rps 1 --texts /nowhere",
+        "--target vivace --url http://no-such-host.invalid --rps 9 --duration 1",
+    ],
+)
+def test_the_users_mistakes_are_told_in_a_line(tmp_path: Path, words: str) -> None:
+    done = bench_run(*words.split(), f"--output={tmp_path / 'run.json'}")
+    assert type(done.exception).__name__ == "InvalidRequest"
+    assert not (tmp_path / "run.json").exists()
+
+
+def test_an_output_that_cannot_be_written_is_found_first(fake: Fake, tmp_path: Path) -> None:
+    words = f"--target vivace --url {fake.url} --rps 9 --output {tmp_path / 'no' / 'run.json'}"
+    assert type(bench_run(*words.split()).exception).__name__ == "InvalidRequest"
+    assert not fake.seen
+
+
+def test_a_key_goes_to_the_server_and_nowhere_else(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "do-not-tell")
+    out = tmp_path / "run.json"
+    words = f"--target openai --url {fake.url}/v1 --rps 9 --duration 1 --warmup 0 --output {out}"
+    assert bench_run(*words.split(), "--key-env=MY_KEY", ANY_LAG).exit_code == 0
+    assert fake.seen[0].headers["authorization"] == "Bearer do-not-tell"
+    assert "do-not-tell" not in out.read_text(encoding="utf-8")
+
+
+def test_capacity_searches_with_real_runs(fake: Fake, tmp_path: Path) -> None:
+    out = tmp_path / "capacity.json"
+    words = f"capacity --target vivace --url {fake.url} --min 8 --max 16 --duration 0.5 --warmup 0"
+    done = CliRunner().invoke(
+        bench, [*words.split(), "--quiet", f"--output={out}", ANY_LAG, "--slo", "p95 ttfa<60s"]
+    )
+    assert done.exit_code == 0, done.output
+    found = load(out)
+    assert found["rps"] == 16.0
+    assert [run["rps"] for run in found["runs"]] == [8.0, 16.0]
+    assert "16 requests a second" in done.output
