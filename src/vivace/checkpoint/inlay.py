@@ -43,7 +43,7 @@ def rope_theta(tiny: TransformerSpec | CodecSpec, head_dim: int) -> float:
     It is the tiny one's wherever `head_dim` is a multiple of the tiny heads' size.
     """
     used = head_dim - head_dim % tiny.head_dim
-    return tiny.rope_theta ** (head_dim / used) if used else tiny.rope_theta
+    return round(tiny.rope_theta ** (head_dim / used), 6) if used else tiny.rope_theta
 
 
 def place(
