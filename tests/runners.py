@@ -41,6 +41,7 @@ class FakeRunner:
         self.voiced: dict[int, int] = {}
         self.texts: dict[int, list[int]] = {}
         self.prompts: dict[int, Prompt] = {}
+        self.laid: dict[int, int] = {}
         self.calls: list[tuple[str, tuple[int, ...]]] = []
         self.fault: Callable[[str, tuple[int, ...]], None] = lambda call, slots: None
 
@@ -59,9 +60,14 @@ class FakeRunner:
     def room(self, slot: int, positions: int) -> bool:
         return positions <= self.pages
 
-    def prefill(self, slot: int, prompt: Prompt) -> None:
+    def begin(self, slot: int, prompt: Prompt) -> None:
         self.prompts[slot] = prompt
+        self.laid[slot] = 1  # the last row is the first frame's
+
+    def prefill(self, slot: int, rows: int) -> bool:
         self._note("prefill", slot)
+        self.laid[slot] += rows
+        return self.laid[slot] >= len(self.prompts[slot].text)
 
     def frame(self, rows: Sequence[Row]) -> Frames:
         self._note("frame", *(row.slot for row in rows))

@@ -1,6 +1,7 @@
 """The engine's loop, step by step, on a runner that counts and a clock that the test moves."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -303,12 +304,12 @@ def test_a_reader_that_never_comes_back_is_cut_off() -> None:
     assert done(session).reason is FinishReason.CANCELLED and len(bench.loop.free) == 4
 
 
-def test_pages_that_run_out_end_a_session_with_length() -> None:
+def test_pages_that_run_out_end_a_session_with_an_error() -> None:
     bench = Bench(FakeRunner(lambda seed: 100, pages=20))
     session = bench.open()
     bench.run()
-    assert done(session).reason is FinishReason.LENGTH
-    assert done(session).frames == 20 - len(bench.runner.prompts[0].text) + 1
+    assert isinstance(done(session).error, Unavailable), "a stream cut short is no success"
+    assert bench.runner.made[0] == 20 - len(bench.runner.prompts[0].text) + 1
 
 
 def test_a_prompt_without_room_is_refused_not_crashed() -> None:
@@ -318,8 +319,39 @@ def test_a_prompt_without_room_is_refused_not_crashed() -> None:
     assert isinstance(done(session).error, Unavailable) and len(bench.loop.free) == 4
 
 
+def test_a_long_prompt_is_laid_down_piece_by_piece_between_the_frames_of_others() -> None:
+    bench = Bench(FakeRunner(lambda seed: 40), profile=Profile(prefill_rows=10))
+    other = bench.open()
+    bench.loop.step()
+    bench.loop.step()
+    long = bench.open("word " * 60, text_mode=TextMode.WHOLE)
+    bench.run()
+    assert done(long).reason is done(other).reason is FinishReason.STOP
+    calls = bench.runner.calls
+    pieces = [i for i, call in enumerate(calls) if call == ("prefill", (1,))]
+    assert len(pieces) == -(-(len(bench.runner.prompts[1].text) - 1) // 10)
+    assert all(("frame", (0,)) in calls[a:b] for a, b in pairwise(pieces[:9]))
+
+
+def test_a_slot_that_cannot_be_opened_ends_its_own_session_only() -> None:
+    bench = Bench()
+    opened = bench.runner.open
+
+    def open_but_the_second(slot: int, sampling: Sampling, seed: int) -> None:
+        opened(slot, sampling, seed)
+        if seed == 1:
+            raise RuntimeError("scripted")
+
+    bench.runner.open = open_but_the_second  # type: ignore[method-assign]
+    sessions = [bench.open() for _ in range(3)]
+    bench.run()
+    reasons = [done(session).reason for session in sessions]
+    assert reasons == [FinishReason.STOP, FinishReason.ERROR, FinishReason.STOP]
+    assert len(bench.loop.free) == 4
+
+
 def test_the_context_limit_ends_a_session_with_length() -> None:
-    bench = Bench(FakeRunner(lambda seed: 100), max_context=20)
+    bench = Bench(FakeRunner(lambda seed: 100), max_context=64)
     session = bench.open()
     bench.run()
     assert done(session).reason is FinishReason.LENGTH

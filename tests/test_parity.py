@@ -13,8 +13,9 @@ from tests.golden.load import Model
 from tests.golden.read import Case
 from torch import Tensor
 
-from vivace.engine import resolve
+from vivace.config import Limits
 from vivace.model.sampling import Rows
+from vivace.resolve import resolve
 from vivace.runtime.runner import PAGE, Runner
 from vivace.text.prompt import Script
 from vivace.types import Codes, Pcm, Row
@@ -75,7 +76,7 @@ class Speech:
 
 
 def speak(model: Model, row: read.Row) -> Speech:
-    script = Script(model.spec, resolve(model.spec, row.request), model.tokenizer)
+    script = Script(model.spec, resolve(model.spec, row.request, Limits()), model.tokenizer)
     script.append(model.tokenizer.encode(row.text))
     script.end()
     prompt = script.prompt()
@@ -84,7 +85,9 @@ def speak(model: Model, row: read.Row) -> Speech:
     assert runner.room(0, len(prompt.text) + read.FRAMES)
     heard, frames, text, ended = Heard(), [], [prompt.text[-1]], False
     with heard.listen(model):
-        runner.prefill(0, prompt)
+        runner.begin(0, prompt)
+        while not runner.prefill(0, 7):
+            pass
         while not ended and len(frames) < read.FRAMES:
             out = runner.frame([Row(0, text[-1])])
             ended = bool(out.ended[0])

@@ -118,6 +118,14 @@ def test_noise_of_a_book_does_not_depend_on_which_others_are_asked_for() -> None
     assert torch.equal(rows(3).noise(0, 16, 64)[:, 5:7], rows(3).noise(5, 2, 64))
 
 
+@pytest.mark.parametrize(("t", "p"), [(1.0, 0.0), (1.0, 1e-38), (1e-38, 0.5), (torch.nan, 0.5)])
+def test_a_row_that_underflows_still_draws_an_id(t: float, p: float) -> None:
+    row = rows(2, temperature=t, top_k=50, top_p=p)
+    logits = torch.randn(2, VOCAB)
+    drawn = row.draw(logits, row.noise(0, 1, VOCAB)[:, 0])
+    assert ((drawn >= 0) & (drawn < VOCAB)).all()
+
+
 def test_penalty_divides_the_positive_and_multiplies_the_negative() -> None:
     logits = torch.tensor([[2.0, -2.0, 2.0, -2.0]])
     seen = torch.tensor([[True, True, False, False]])

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import pytest
 from tests.runners import SPEC, Bytes, FakeRunner
 
-from vivace.config import EngineConfig
+from vivace.config import EngineConfig, Profile
 from vivace.engine import Engine
 from vivace.errors import InvalidRequest, NotFound, Overloaded, Unavailable, Unprocessable
 from vivace.parts import Parts
 from vivace.session import Session
-from vivace.types import Clone, FinishReason, SpeechRequest
+from vivace.types import Clone, FinishReason, Sampling, SpeechRequest
 
 TEXT = "Hello there, how are you?"
 
@@ -127,6 +127,78 @@ def test_what_the_model_cannot_do_is_refused_by_name(
         engine.open(SpeechRequest(**fields))  # type: ignore[arg-type]
     assert refusal.value.param == param  # type: ignore[attr-defined]
     assert engine.stats().waiting == 0
+
+
+BAD_SAMPLING: list[dict[str, object]] = [
+    {"temperature": -1.0},
+    {"temperature": float("nan")},
+    {"temperature": "1"},
+    {"subtalker_temperature": 2.1},
+    {"top_k": -5},
+    {"top_k": 1.5},
+    {"subtalker_top_k": True},
+    {"top_p": -1.0},
+    {"subtalker_top_p": 1.1},
+    {"repetition_penalty": -0.1},
+    {"seed": 2**63},
+    {"seed": -1},
+    {"seed": "x"},
+    {"min_frames": 2**70},
+    {"max_frames": 0},
+]
+
+
+@pytest.mark.parametrize("fields", BAD_SAMPLING, ids=str)
+def test_sampling_out_of_range_never_reaches_the_engines_thread(
+    engine: Engine, fields: dict[str, object]
+) -> None:
+    with pytest.raises(Unprocessable) as refusal:
+        engine.open(SpeechRequest(sampling=Sampling(**fields)))  # type: ignore[arg-type]
+    assert refusal.value.param == next(iter(fields))
+
+
+@pytest.mark.parametrize(
+    ("config", "fields"),
+    [
+        (EngineConfig, {"max_sessions": 0}),
+        (EngineConfig, {"max_queue": -9}),
+        (EngineConfig, {"threads": -1}),
+        (EngineConfig, {"max_context": 1}),
+        (Profile, {"frame_rows": 0}),
+        (Profile, {"codec_rows": 0}),
+        (Profile, {"prefills": 0}),
+        (Profile, {"first_frames": 0}),
+        (Profile, {"chunk_frames": 0}),
+        (Profile, {"chunk_frames": 65}),
+        (Profile, {"first_frames": 9, "chunk_frames": 8}),
+        (Profile, {"ahead_s": 0.0}),
+    ],
+)
+def test_a_config_that_cannot_run_is_refused_by_its_field(
+    config: type[EngineConfig] | type[Profile], fields: dict[str, float]
+) -> None:
+    with pytest.raises(Unprocessable) as refusal:
+        config(**fields)  # type: ignore[arg-type]
+    assert refusal.value.param in (*fields, "chunk_frames")
+
+
+def test_a_refused_piece_does_not_count(engine: Engine) -> None:
+    session = engine.open()
+    session.append("Hi ")
+    with pytest.raises(Unprocessable):
+        session.append("x" * 80_000)
+    session.append("ok.")
+    session.end()
+    assert list(session) and bytes(session.prompt_ids) == b"Hi ok."
+
+
+def test_an_end_that_is_refused_ends_the_session(engine: Engine) -> None:
+    session = engine.open()
+    session.append("Hi \ud83d")
+    with pytest.raises(InvalidRequest):
+        session.end()
+    assert list(session) == []
+    assert session.done is not None and session.done.reason is FinishReason.CANCELLED
 
 
 def test_case_37_names_match_whatever_their_case(engine: Engine) -> None:

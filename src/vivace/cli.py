@@ -18,7 +18,7 @@ from vivace.types import SpeechRequest, TextMode
 if TYPE_CHECKING:
     from vivace.engine import Engine
 
-USERS_MISTAKE, OUR_FAULT = 2, 1
+USERS_MISTAKE, OUR_FAULT, INTERRUPTED = 2, 1, 130
 DEFAULTS = EngineConfig()
 
 commands = typer.Typer(
@@ -52,6 +52,9 @@ def app() -> None:
         _stop(error.message, USERS_MISTAKE)
     except VivaceError as error:
         _stop(error.message, OUR_FAULT)
+    except KeyboardInterrupt:
+        print("vivace: stopped", file=sys.stderr, flush=True)
+        os._exit(INTERRUPTED)  # a thread that still loads cannot be unwound
     except OSError as error:
         _stop(f"{error.filename or 'system'}: {error.strerror or error}", USERS_MISTAKE)
     except Exception as error:

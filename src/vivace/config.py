@@ -1,6 +1,18 @@
 """Every number that shapes how vivace runs, in one place."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+
+from vivace.errors import Unprocessable
+
+MOST_CHUNK = 32  # frames: the ring between talker and codec holds twice as many
+
+
+def _check(config: object, least: float, *names: str) -> None:
+    """Refuse numbers below `least`; without names, all numbers of the record."""
+    for f in fields(config):  # type: ignore[arg-type]
+        value = getattr(config, f.name)
+        if (not names or f.name in names) and isinstance(value, int | float) and value < least:
+            raise Unprocessable(f"{f.name} must be {least:g} or more; got {value}", param=f.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +25,7 @@ class Limits:
     temperature_max: float = 2.0
     repetition_penalty_max: float = 2.0
     seed_max: int = 2**63 - 1
+    frames_max: int = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +40,19 @@ class Profile:
     frame_rows: int = 16  # most sessions in one talker step
     codec_rows: int = 16  # most sessions in one codec step
     prefills: int = 2  # most prompts laid down between two talker steps
+    prefill_rows: int = 256  # most rows of one prompt in one go
+
+    def __post_init__(self) -> None:
+        counts = ("first_frames", "chunk_frames", "frame_rows", "codec_rows", "prefills")
+        _check(self, 1, *counts, "prefill_rows")
+        _check(self, 0, "guard_s", "lead_s")
+        _check(self, 0.08, "ahead_s")
+        if not self.first_frames <= self.chunk_frames <= MOST_CHUNK:
+            raise Unprocessable(
+                f"chunk_frames must be from first_frames ({self.first_frames}) to {MOST_CHUNK}; "
+                f"got {self.chunk_frames}",
+                param="chunk_frames",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +70,11 @@ class EngineConfig:
     limits: Limits = field(default_factory=Limits)
     profile: Profile = field(default_factory=Profile)
 
+    def __post_init__(self) -> None:
+        _check(self, 1, "max_sessions", "session_context")
+        _check(self, 64, "max_context")
+        _check(self, 0, "max_queue", "threads", "stall_s")
+
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
@@ -52,4 +83,5 @@ class ServerConfig:
     heartbeat_s: float = 10.0  # an engine loop older than this counts as stuck
     stall_s: float = 120.0  # a client that reads nothing for this long is given up
     drain_s: int = 30  # how long streams may go on after SIGTERM
+    body_s: float = 10.0  # how long a client may take to send its request
     limits: Limits = field(default_factory=Limits)

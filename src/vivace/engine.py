@@ -6,16 +6,16 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from vivace.config import EngineConfig
-from vivace.errors import NotFound, Overloaded, Unavailable, Unprocessable
+from vivace.errors import Overloaded, Unavailable, Unprocessable
 from vivace.loop import Cancel, Loop, More, Turn
-from vivace.model.spec import ModelSpec
 from vivace.parts import Parts, load_parts
+from vivace.resolve import resolve
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.prompt import Script
@@ -129,7 +129,7 @@ class Engine:
         Raises NotFound for a voice, Unprocessable for what this checkpoint cannot do, Overloaded
         when every slot and every place in the queue is taken, Unavailable after `close`.
         """
-        request = resolve(self.spec, request or SpeechRequest())
+        request = resolve(self.spec, request or SpeechRequest(), self.config.limits)
         script = Script(self.spec, request, self._tokenizer)
         most_tokens = self._most_tokens(script)
         session = Session(
@@ -223,40 +223,3 @@ class Engine:
     def taken(self) -> None:
         """A reader has made room: a paused session may go on."""
         self._loop.wake()
-
-
-def resolve(spec: ModelSpec, request: SpeechRequest) -> SpeechRequest:
-    """The request in this checkpoint's own terms: lower-case ids, defaults filled in.
-
-    Raises NotFound or Unprocessable where the checkpoint has no such thing.
-    """
-    language = request.language.lower()
-    if language != "auto" and language not in spec.languages:
-        known = ", ".join(["auto", *spec.languages])
-        raise Unprocessable(
-            f"no language {request.language!r}; there are {known}", param="language"
-        )
-    voice = _voice(spec, request)
-    # The 0.6B models were not trained on instructions; the official wrapper drops them as well.
-    instruct = "" if spec.size == "0b6" and spec.kind == "custom_voice" else request.instruct
-    return replace(request, voice=voice, language=language, instruct=instruct)
-
-
-def _voice(spec: ModelSpec, request: SpeechRequest) -> str | None:
-    if spec.kind == "base":
-        if request.clone is None:
-            raise Unprocessable(
-                "a base model speaks with a reference clip's voice", param="ref_audio"
-            )
-        return None
-    if request.clone is not None:
-        raise Unprocessable(f"a {spec.kind} model does not clone voices", param="ref_audio")
-    if not spec.speakers:
-        if request.voice is not None:
-            raise NotFound("this model has no named voices; describe one", param="voice")
-        return None
-    voice = next(iter(spec.speakers)) if request.voice is None else request.voice.lower()
-    if voice not in spec.speakers:
-        known = ", ".join(spec.speakers)
-        raise NotFound(f"no voice {request.voice!r}; there are {known}", param="voice")
-    return voice

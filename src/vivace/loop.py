@@ -24,6 +24,7 @@ from vivace.types import Chunk, Codes, Done, FinishReason, Frames, Pcm, Row, Sam
 
 log = logging.getLogger("vivace")
 
+NO_MEMORY = "no memory is left for this session; try again later, or lower --max-sessions"
 IDLE_S = 0.5  # longest sleep of an idle loop: the heartbeat of an idle engine
 
 
@@ -42,8 +43,12 @@ class Steps(Protocol):
         """Make room for that many positions in all, if there is any."""
         ...
 
-    def prefill(self, slot: int, prompt: Prompt) -> None:
-        """Lay down all rows of a prompt but the last."""
+    def begin(self, slot: int, prompt: Prompt) -> None:
+        """Take a prompt, to be laid down by `prefill`."""
+        ...
+
+    def prefill(self, slot: int, rows: int) -> bool:
+        """Lay down its next rows; true once all but the last are there."""
         ...
 
     def frame(self, rows: Sequence[Row]) -> Frames:
@@ -181,12 +186,13 @@ class Loop:
 
     def _seat(self) -> None:
         """Give free slots to those who wait and whose prompt has its text, oldest first."""
-        for turn in self.turns.values():
+        for turn in list(self.turns.values()):
             if not self.free:
                 return
             if not turn.track.seated and turn.script.prompt_ready:
                 turn.track.slot = self.free.pop()
-                self.runner.open(turn.track.slot, turn.sampling, turn.seed)
+                with self._blame([turn]):
+                    self.runner.open(turn.track.slot, turn.sampling, turn.seed)
 
     def _seated(self, now: float) -> dict[Track, Turn]:
         """Turns that hold a slot, their tracks brought up to date."""
@@ -209,14 +215,16 @@ class Loop:
             self._finish(turn, FinishReason.CANCELLED, drop=True)
 
     def _prefill(self, turn: Turn) -> None:
-        prompt = turn.script.prompt()
+        slot = turn.track.slot
         with self._blame([turn]):
-            if not self.runner.room(turn.track.slot, len(prompt.text)):
-                raise Unavailable("no memory is left for this prompt; lower --max-sessions")
-            self.runner.prefill(turn.track.slot, prompt)
-            turn.first_text = prompt.text[-1]
-            turn.positions = len(prompt.text) - 1
-            turn.track.prefilled = True
+            if turn.first_text is None:
+                prompt = turn.script.prompt()
+                if not self.runner.room(slot, len(prompt.text)):
+                    raise Unavailable(NO_MEMORY)
+                self.runner.begin(slot, prompt)
+                turn.first_text = prompt.text[-1]
+                turn.positions = len(prompt.text) - 1
+            turn.track.prefilled = self.runner.prefill(slot, self.config.profile.prefill_rows)
 
     def _frame(self, turns: list[Turn]) -> None:
         turns = [t for t in turns if t.session in self.turns and self._has_room(t)]
@@ -230,11 +238,13 @@ class Loop:
 
     def _has_room(self, turn: Turn) -> bool:
         """Room for one more position, or the turn ends here."""
-        more = turn.positions + 1
-        if more <= self.config.max_context and self.runner.room(turn.track.slot, more):
-            turn.positions = more
+        turn.positions += 1
+        if turn.positions > self.config.max_context:
+            self._last_frame(turn, FinishReason.LENGTH)
+        elif not self.runner.room(turn.track.slot, turn.positions):
+            self._end([turn], Unavailable(NO_MEMORY))
+        else:
             return True
-        self._last_frame(turn, FinishReason.LENGTH)
         return False
 
     def _made(self, turn: Turn, codes: Codes, ended: bool) -> None:

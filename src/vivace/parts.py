@@ -67,6 +67,8 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError("vivace runs on cpu and cuda")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise CheckpointError(f"cannot use device {name!r}: {error}. Try --device cpu.") from error
@@ -79,9 +81,10 @@ def _threads(asked: int, spec: ModelSpec) -> int:
     On two cores of which others want one, two threads of the embedded voice wait for each other
     so long that speech takes 15 times as long; alone they gain a tenth.
     """
+    cores = os.cpu_count() or 1
     if asked:
-        return asked
-    return 1 if spec.talker.hidden < SMALL_HIDDEN else os.cpu_count() or 1
+        return min(asked, cores)
+    return 1 if spec.talker.hidden < SMALL_HIDDEN else cores
 
 
 def _dtype(name: str, device: torch.device) -> torch.dtype:
@@ -102,7 +105,8 @@ def warm_up(runner: Runner, config: EngineConfig) -> None:
     for slot in slots:
         runner.open(slot, endless, seed=slot)
         runner.room(slot, len(prompt.text) + config.profile.chunk_frames + config.max_sessions)
-    runner.prefill(0, prompt)
+    runner.begin(0, prompt)
+    runner.prefill(0, config.profile.prefill_rows)
     rows = [Row(slot, ids.tts_pad) for slot in slots]
     for _ in range(config.profile.chunk_frames):
         runner.frame(rows[: config.profile.frame_rows])

@@ -127,7 +127,7 @@ class Session:
         self.speakable = False  # has any of it a sound
         self._desk, self._tokens, self._most_tokens = desk, tokens, most_tokens
         self._cleaner = Cleaner()
-        self._chars_left = self._most_chars = most_chars
+        self._chars, self._most_chars = 0, most_chars
         self._held: list[int] = []  # tokens kept back while none of them has a sound
         self._ended = False
         self._order = threading.Lock()  # appends reach the engine in the order of their calls
@@ -141,7 +141,8 @@ class Session:
         """Add text. Any split of a text gives the same speech.
 
         Raises InvalidRequest for an unpaired surrogate or text after the end, Unprocessable for
-        more text than one prompt holds.
+        more characters than a session takes; then the text so far stands. More tokens than one
+        prompt holds are Unprocessable too, and cancel the session.
         """
         with self._order:
             if self._ended:
@@ -150,24 +151,29 @@ class Session:
             self._send(self._cleaner.feed(text))
 
     def _count(self, text: str) -> None:
-        self._chars_left -= len(text)
-        if self._chars_left < 0:
-            limit = self._most_chars
+        chars = self._chars + len(text)
+        if chars > self._most_chars:
             raise Unprocessable(
-                f"the text has {limit - self._chars_left} characters; at most {limit} are taken",
+                f"the text has {chars} characters; at most {self._most_chars} are taken",
                 param="input",
                 code="text_too_long",
             )
+        self._chars = chars
 
     def end(self) -> None:
         """No more text comes; speech goes on until it is spoken.
 
-        Raises as `append` does, for what it had held back; then the session must be cancelled.
+        Raises as `append` does, for what it had held back; the session is cancelled then.
         """
         with self._order:
-            if not self._ended:
-                self._ended = True
+            if self._ended:
+                return
+            self._ended = True
+            try:
                 self._send(self._cleaner.finish(), end=True)
+            except InvalidRequest:
+                self.cancel()
+                raise
 
     def cancel(self) -> None:
         """Stop at once; sound not yet taken is thrown away."""
@@ -179,6 +185,7 @@ class Session:
             ids = ids + self._tokens.finish()
         self.prompt_ids += ids
         if len(self.prompt_ids) > self._most_tokens:
+            self.cancel()  # part of the piece is in
             raise Unprocessable(
                 f"the text has {len(self.prompt_ids)} tokens; one prompt holds "
                 f"{self._most_tokens}: split it into several requests",

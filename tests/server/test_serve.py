@@ -136,10 +136,12 @@ def test_unknown_host_is_refused() -> None:
         bind("256.0.0.1", 0)
 
 
-def test_bound_is_not_yet_open() -> None:
-    sock = bind("127.0.0.1", 0)
-    with sock, pytest.raises(httpx.ConnectError):
-        httpx.get(address_of(sock))
+def test_who_calls_while_it_loads_waits_and_the_port_is_taken() -> None:
+    with bind("127.0.0.1", 0) as sock:
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.get(address_of(sock), timeout=httpx.Timeout(5, read=0.05))
+        with pytest.raises(InvalidRequest, match="another --port"):
+            bind("127.0.0.1", sock.getsockname()[1])
 
 
 def test_address_of_ipv6_has_brackets() -> None:

@@ -1,5 +1,6 @@
 """Finds the folder of a checkpoint: a local one, or one fetched from the Hugging Face hub."""
 
+import os
 import re
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def locate(model: str, *, revision: str | None = None, offline: bool = False) ->
     A hub id may carry its revision (branch, tag or commit) as `owner/name@revision`. `offline` uses
     the local cache alone. Raises CheckpointError that says what to do.
     """
-    folder = Path(model).expanduser()
+    folder = Path(os.path.expanduser(model))  # leaves alone what names no user
     if model and folder.is_dir():
         return folder
     if model and folder.exists():

@@ -51,7 +51,7 @@ class Rows:
         rank = torch.arange(top.shape[1], device=top.device)
         inside = rank < self.top_k[:, None]
         odds = top.masked_fill(~inside, -torch.inf).softmax(-1)
-        return (inside & (odds.cumsum(-1) - odds < self.top_p[:, None])).sum(-1)
+        return (inside & (odds.cumsum(-1) - odds < self.top_p[:, None])).sum(-1).clamp(min=1)
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from vivace.config import MOST_CHUNK
 from vivace.model.codec import Codec
 from vivace.model.predictor import Pick, Predictor
 from vivace.model.sampling import Rows, penalise
@@ -20,7 +21,9 @@ from vivace.text.prompt import X_VECTOR, Prompt
 from vivace.types import Frames, Pcm, Row, Sampling
 
 PAGE = 64  # positions
-RING = 64  # frames made and not yet decoded, at most, per slot
+RING = 2 * MOST_CHUNK  # frames made and not yet decoded, at most, per slot
+COLDEST = 1e-4  # below it a draw is argmax, and logits divided by it would leave fp32's range
+LEAST_PENALTY = 1e-2
 
 
 class _Draws:
@@ -39,7 +42,7 @@ class _Draws:
         greedy = temperature == 0.0
         self.widest[slot] = 1 if greedy else min(top_k or self.vocab, self.vocab)
         self.nucleus[slot] = top_p < 1.0
-        self.temperature[slot] = 1.0 if greedy else temperature
+        self.temperature[slot] = 1.0 if greedy else max(temperature, COLDEST)
         self.top_k[slot] = self.widest[slot]
         self.top_p[slot] = torch.inf if top_p >= 1.0 else top_p
 
@@ -83,6 +86,7 @@ class Runner:
         self.ring = per_slot(RING, spec.codebooks)
         self.made, self.voiced = [0] * slots, [0] * slots
         self.codec_state = codec.fresh(slots)
+        self.prompts = [self.next_input[:0]] * slots  # rows not yet laid down
         self.suppressed = self._suppressed()
 
     def _suppressed(self) -> Tensor:
@@ -99,35 +103,42 @@ class Runner:
             tensor[slot] = 0
         self.seed[slot] = seed
         self.min_frames[slot] = sampling.min_frames
-        self.penalty[slot] = sampling.repetition_penalty
+        self.penalty[slot] = max(sampling.repetition_penalty, LEAST_PENALTY)
         s = sampling
         self.first_draws.set(slot, s.temperature, s.top_k, s.top_p)
         self.later_draws.set(slot, s.subtalker_temperature, s.subtalker_top_k, s.subtalker_top_p)
 
     def close(self, slot: int) -> None:
-        """Give the slot's pages back."""
+        """Give back the slot's pages and what it has not laid down."""
         self.pages.release(slot)
+        self.prompts[slot] = self.next_input[:0]
 
     def room(self, slot: int, positions: int) -> bool:
         """Make sure the slot's pages hold `positions`; false if the pool has run out."""
         return self.pages.grow(slot, positions) is not None
 
     @torch.inference_mode()
-    def prefill(self, slot: int, prompt: Prompt) -> None:
-        """Lay down a prompt: keys and values of all rows but the last, which the next frame takes.
+    def begin(self, slot: int, prompt: Prompt) -> None:
+        """Take a prompt, whose last row the first frame takes; the others wait for `prefill`.
 
         A clone's reference also goes through the codec, so that speech continues its sound.
         """
-        x, last = self._embed(prompt)
-        count = x.shape[0] - 1
-        if count:
-            positions = torch.arange(count, device=self.device)[None]
-            self.talker(x[:-1], self._cache([slot], positions))
-        self.next_input[slot] = last
-        self.position[slot] = count
+        x, self.next_input[slot] = self._embed(prompt)
+        self.prompts[slot] = x[:-1]
         if prompt.ref_codes is not None:
             codes = torch.as_tensor(prompt.ref_codes, device=self.device)[None]
             self._decode([slot], codes)
+
+    @torch.inference_mode()
+    def prefill(self, slot: int, rows: int) -> bool:
+        """Lay down the next rows of the slot's prompt; true once there are no more."""
+        x, rest = self.prompts[slot].tensor_split((rows,))
+        if len(x):
+            positions = self.position[slot] + torch.arange(len(x), device=self.device)
+            self.talker(x, self._cache([slot], positions[None]))
+            self.position[slot] += len(x)
+        self.prompts[slot] = rest
+        return not len(rest)
 
     def _embed(self, prompt: Prompt) -> tuple[Tensor, Tensor]:
         """The prompt's rows [P, hidden], and the last one without its text [hidden]."""
@@ -182,7 +193,8 @@ class Runner:
         """Store what the next step and the codec need; a row that ended keeps no frame."""
         self.next_input[slots] = self._embed_codes(codes)
         self.seen[slots, codes[:, 0]] = True
-        self.ring[slots, self.frames[slots] % RING] = codes
+        # An end of speech is stored as well, as a code that the codec has; nobody decodes it.
+        self.ring[slots, self.frames[slots] % RING] = codes.clamp(max=self.predictor.spec.vocab - 1)
         self.position[slots] += 1
         self.frames[slots] += 1
         ended = codes[:, 0] == self.spec.codec_ids.eos

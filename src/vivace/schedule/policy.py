@@ -4,10 +4,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import IntEnum
 
-from vivace.config import Profile
+from vivace.config import MOST_CHUNK, Profile
 from vivace.schedule.track import Track
 
-MOST_PENDING = 32  # frames a talker may be ahead of the codec
+MOST_PENDING = MOST_CHUNK  # frames a talker may be ahead of the codec
 
 
 class Need(IntEnum):

@@ -59,7 +59,7 @@ class Routes:
 
     async def speech(self, request: Request) -> Speaking:
         """Text in, streamed speech out."""
-        body = await read_json(request, self._config.limits.body_bytes)
+        body = await read_json(request, self._config.limits.body_bytes, self._config.body_s)
         order = read_order(body, self._engine, self._config.limits)
         return Speaking(self._engine, order, self._config.stall_s)
 

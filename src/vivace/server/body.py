@@ -1,5 +1,6 @@
 """A request's body: bounded, UTF-8, JSON, one object, no half characters."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -14,16 +15,22 @@ _JSON_TYPE = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;.*)?", re.IGNORE
 _OTHER_CHARSET = re.compile(r"charset\s*=\s*\"?(?!utf-?8\b)[\w-]", re.IGNORECASE)
 
 
-async def read_json(request: Request, limit: int) -> dict[str, object]:
+async def read_json(request: Request, limit: int, within_s: float) -> dict[str, object]:
     """The JSON object a request carries.
 
     Raises:
         TooLarge: More than `limit` bytes; the rest is not read.
         InvalidRequest: Anything but one JSON object in UTF-8.
-        HTTPException: 415, for another content type or encoding.
+        HTTPException: 415, for another content type or encoding; 408, for a body that did not
+            come in time.
     """
     _check_headers(request.headers)
-    return parse(await _read(request, limit))
+    try:
+        async with asyncio.timeout(within_s):
+            raw = await _read(request, limit)
+    except TimeoutError:
+        raise HTTPException(408, f"The body did not come within {within_s:g} s.") from None
+    return parse(raw)
 
 
 def parse(raw: bytes) -> dict[str, object]:
@@ -37,8 +44,10 @@ def parse(raw: bytes) -> dict[str, object]:
         raise InvalidRequest(f"The body is not UTF-8 (byte {error.start}).") from None
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.") from None
-    except ValueError as error:  # malformed, or a number of thousands of digits
+    except json.JSONDecodeError as error:
         raise InvalidRequest(f"The body is not JSON: {error}.") from None
+    except ValueError:
+        raise InvalidRequest("The body holds a number of thousands of digits.") from None
     if not isinstance(body, dict):
         raise InvalidRequest('The body must be a JSON object, such as {"input": "Hello."}.')
     for name, value in body.items():

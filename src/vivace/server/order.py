@@ -51,7 +51,7 @@ def read_order(body: Mapping[str, object], engine: "Engine", limits: Limits) -> 
     )
     form = _format(fields)
     if unknown := fields.unknown():
-        names = ", ".join(name[:40] for name in unknown[:10])
+        names = ", ".join(name[:40] or "(empty)" for name in unknown[:10])
         fields.warnings.append(f"ignored unknown fields: {names}")
     return Order(text, request, form, tuple(fields.warnings))
 

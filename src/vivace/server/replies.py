@@ -44,8 +44,8 @@ class WithRequestId:
 
 
 def header_safe(text: str) -> str:
-    """Printable ASCII, so that a client's own words in a header cannot start another one."""
-    return _UNFIT_FOR_A_HEADER.sub("?", text)[:512]
+    """Printable ASCII with no space at its ends: a client's own words cannot break a header."""
+    return _UNFIT_FOR_A_HEADER.sub("?", text)[:512].strip()
 
 
 def _envelope(

@@ -21,9 +21,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+BACKLOG = 2048  # connections that wait to be taken
+
 
 def bind(host: str, port: int) -> socket.socket:
-    """The server's address, taken before the long work of loading but not yet listened on.
+    """The server's address, taken before the long work of loading; who calls meanwhile waits.
 
     Raises:
         InvalidRequest: The address is taken or is none of this machine's.
@@ -36,6 +38,7 @@ def bind(host: str, port: int) -> socket.socket:
             sock = on_failure.enter_context(socket.socket(family, kind, protocol))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind(address)
+            sock.listen(BACKLOG)
             on_failure.pop_all()
     except OSError as error:
         raise InvalidRequest(
@@ -60,6 +63,10 @@ class Server(uvicorn.Server):
                 access_log=False,  # each request has its own line, with its id and reason
                 log_config=None,
                 lifespan="off",
+                # httptools drops the body of a request that offers an upgrade (Java's client does),
+                # and sends HTTP/1.0 clients chunks.
+                http="h11",
+                ws="none",
                 server_header=False,
                 timeout_graceful_shutdown=config.drain_s,
             )
