@@ -4,15 +4,18 @@
 
 PYTHON ?= python3
 ARGS ?=
+URL ?= http://127.0.0.1:8000
+RATES ?= 1 2 4
+OUT ?= build/bench
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format clean
+.PHONY: help setup serve test check format bench bench-client clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
 
 setup: $(READY) ## the environment in .venv, with the vivace command in it
 	@echo "make: $(VENV) is ready; the command is $(BIN)/vivace"
@@ -32,6 +35,19 @@ check: $(READY) ## format, lint, types, structure
 format: $(READY) ## rewrite the code in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+bench: $(READY) ## measure a running server: URL=http://host:port RATES="1 10 20" OUT=folder ARGS="..."
+	@mkdir -p $(OUT)
+	@for rate in $(RATES); do $(BIN)/vivace bench run --target vivace --url $(URL) --rps $$rate \
+	    --output $(OUT)/$$rate.json $(ARGS) || true; done
+	@$(BIN)/vivace bench report $(RATES:%=$(OUT)/%.json) --output $(OUT)/report.html --png $(OUT) \
+	    --table $(OUT)/table.json
+
+bench-client: $(READY) ## can the client of vivace bench do 100 requests a second on this machine?
+	@mkdir -p $(OUT)
+	@$(BIN)/python tests/bench/fake.py $(BIN)/vivace bench run --target openai --url {url}/v1 --rps 100 \
+	    --duration 30 --warmup 5 --label "a server that is no limit" --output $(OUT)/client-run.json $(ARGS)
+	@$(BIN)/vivace bench report $(OUT)/client-run.json --table $(OUT)/client.json
 
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -82,7 +82,8 @@ class Fake:
         with contextlib.suppress(ConnectionError, EOFError), contextlib.closing(writer):
             lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines[1:])}
-            body = json.loads(await reader.readexactly(int(headers["content-length"])))
+            length = int(headers.get("content-length", 0))  # none: somebody wants a socket
+            body = json.loads(await reader.readexactly(length)) if length else None
             script = self._next()
             self.seen.append(Seen(lines[0].split(" ")[1], headers, body))
             await self._answer(script, writer)

@@ -91,6 +91,13 @@ async def test_sockets_that_break_or_complain(fake: Fake, target: str) -> None:
     assert record.kind not in {"ok", "unreachable"}
 
 
+@pytest.mark.parametrize(("status", "kind"), [(429, "refused"), (403, "rejected")])
+async def test_a_socket_that_is_not_opened(fake: Fake, status: int, kind: str) -> None:
+    fake.script = Script([(0.0, b"no")], status=status, framing="length")
+    record = judged(await exchange(Ask("nari-ws", fake.url)))
+    assert (record.kind, record.status) == (kind, status)
+
+
 async def test_nari_says_why_speech_ended(fake: Fake) -> None:
     fake.script = Script([(0.0, PCM)], headers={"stop": "length"})
     assert judged(await exchange(Ask("nari-ws", fake.ws_url))).kind == "length"

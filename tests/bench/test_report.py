@@ -31,7 +31,8 @@ def result(label: str, rps: float, base_ms: float) -> dict[str, Any]:
             Record(
                 i, "t", 60, i / rps, warmup=False, setup_ms=2.0, ttfb_ms=ttfb, playable_ms=ttfb + 4,
                 audible_ms=audible, leading_silence_ms=10.0, e2e_ms=900.0, rtf=0.2, audio_s=4.0,
-                window_audio_s=80.0 / (20.0 + base_ms), stalls_ms=stalls, chunks=9, median_gap_ms=80.0, max_gap_ms=99.0,
+                window_audio_s=80.0 / (20.0 + base_ms), stalls_ms=stalls, chunks=9,
+                median_gap_ms=80.0, max_gap_ms=99.0,
             )
         )  # fmt: skip
     summary = {
@@ -79,6 +80,19 @@ def test_the_page_stands_alone_and_tells_everything(files: list[Path], tmp_path:
     assert "Nari Labs&#x27; article of August 2026" in text
     for title in ("Audible TTFA", "Streams that ran dry", "Sound received", "first sound"):
         assert title in text
+
+
+def test_stages_are_shown_beside_runs(files: list[Path], tmp_path: Path) -> None:
+    row = {
+        "stage": "talker", "batch": 4, "median_ms": 1.5, "p95_ms": 2.0, "gb_s": 800.0,
+        "bandwidth_percent": 20.0, "tflop_s": 3.0, "flops_percent": 0.5,
+    }  # fmt: skip
+    stages, out = tmp_path / "stages.json", tmp_path / "report.html"
+    stages.write_text(json.dumps({"device": "A card", "stages": [row]}))
+    assert report(*files, "--output", out, "--stages", stages).exit_code == 0
+    text = out.read_text(encoding="utf-8")
+    assert "Stages on A card" in text
+    assert "<td>talker<td>4<td>1.500" in text.replace("</td>", "")
 
 
 def test_the_table_is_the_committed_format(files: list[Path], tmp_path: Path) -> None:

@@ -1,8 +1,12 @@
 """Whole runs through client processes and sockets. No absolute time is asserted."""
 
 import json
+import multiprocessing
 import socket
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +14,9 @@ from tests.bench.fake import Fake, Script, silence, tone
 from typer.testing import CliRunner, Result
 
 from vivace.bench.command import bench
-from vivace.bench.run import Load, run
+from vivace.bench.machine import Gpus
+from vivace.bench.record import Record
+from vivace.bench.run import Load, _listen, run
 from vivace.bench.targets import Ask
 
 ANY_LAG = "--lag-limit-ms=1e9"  # this machine has other things to do
@@ -20,7 +26,7 @@ def watch(*_: object) -> None: ...
 
 
 def bench_run(*words: str) -> Result:
-    return CliRunner().invoke(bench, ["run", "--quiet", *words])
+    return CliRunner().invoke(bench, ["run", *words])
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -142,6 +148,46 @@ def test_a_key_goes_to_the_server_and_nowhere_else(
     assert bench_run(*words.split(), "--key-env=MY_KEY", ANY_LAG).exit_code == 0
     assert fake.seen[0].headers["authorization"] == "Bearer do-not-tell"
     assert "do-not-tell" not in out.read_text(encoding="utf-8")
+
+
+def test_a_client_process_that_dies_makes_the_run_invalid() -> None:
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    theirs.send(Record(0, "t", 1, 0.0, warmup=False))
+    theirs.close()
+    seen: list[dict[str, int]] = []
+    records, late, faults = _listen([ours], lambda kinds: seen.append(dict(kinds)), Gpus())
+    assert (len(records), late, faults) == (1, [], ["a client process died"])
+    assert seen[-1] == {"ok": 1}
+
+
+class Nvml:
+    """One card, as pynvml tells it."""
+
+    def __init__(self) -> None:
+        self.power_mw = [100_000, 300_000]
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        answers: dict[str, Any] = {
+            "nvmlDeviceGetCount": 1,
+            "nvmlDeviceGetName": "A card",
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=50),
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=8e9),
+        }
+        return lambda *_: self.power_mw.pop() if name.endswith("PowerUsage") else answers.get(name)
+
+
+def test_gpus_are_sampled_where_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml())
+    gpus = Gpus()
+    gpus.sample()
+    gpus.sample()
+    assert gpus.names == ["A card"]
+    (card,) = gpus.summary()
+    assert card["mean_use_percent"] == 50.0
+    assert (card["max_memory_gb"], card["mean_power_w"], card["max_power_w"]) == (8.0, 200.0, 300.0)
+    monkeypatch.setitem(sys.modules, "pynvml", None)  # not installed
+    assert Gpus().names == []
+    assert Gpus().summary() == []
 
 
 def test_capacity_searches_with_real_runs(fake: Fake, tmp_path: Path) -> None:

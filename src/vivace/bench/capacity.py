@@ -1,5 +1,6 @@
 """The largest rate that keeps a promise, found by doubling and bisection."""
 
+import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ _COUNTS = {
     "silent": "silent_requests",
     "runaway": "runaway_requests",
 }
+_OPERATORS = {"<": operator.lt, "<=": operator.le, "=": operator.eq}
 _CLAUSE = re.compile(
     r"(?:(?P<rank>p50|p90|p95|p99)\s+)?(?P<name>\w+)\s*(?P<op><=|<|=)\s*(?P<limit>[\d.]+)\s*"
     r"(?P<unit>ms|s|%)?"
@@ -47,13 +49,7 @@ class Clause:
             return self.key == "stall_ms"  # nothing stalled
         if self.share:
             value = value / summary["requests"] * 100
-        return bool(
-            value < self.limit
-            if self.op == "<"
-            else value <= self.limit
-            if self.op == "<="
-            else value == self.limit
-        )
+        return bool(_OPERATORS[self.op](value, self.limit))
 
 
 def parse_slo(text: str) -> list[Clause]:
