@@ -4,7 +4,6 @@ import time
 
 from vivace.bench.answer import Answer, Manners
 from vivace.bench.http import Peer, ask
-from vivace.bench.load import port
 from vivace.bench.record import Record, judge
 from vivace.bench.sockets import talk
 from vivace.bench.targets import Ask, http_request, socket_talk
@@ -18,7 +17,7 @@ async def exchange(
 ) -> Answer:
     """What comes back for TEXT, sent now."""
     asked.check()
-    peer = Peer("127.0.0.1", port(asked), "127.0.0.1")
+    peer = Peer("127.0.0.1", asked.port, "127.0.0.1")
     manners, now_s = manners or Manners(), time.monotonic()
     if asked.socket:
         pieces = words(TEXT.text) if pace_s else [TEXT.text]

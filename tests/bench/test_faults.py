@@ -7,6 +7,7 @@ import pytest
 from tests.bench.exchange import exchange, judged
 from tests.bench.fake import Fake, Script, silence, tone, wav
 
+from vivace.bench import http, sockets
 from vivace.bench.answer import Manners
 from vivace.bench.targets import Ask
 
@@ -34,6 +35,7 @@ ERROR = json.dumps({"error": {"message": "out of memory"}}).encode()
         (Script([(0.0, PCM)], framing="close"), "ok"),
         (Script([(0.0, b"")], framing="length"), "no_audio"),
         (Script([(0.0, silence(0.4))]), "ok"),
+        (Script([(0.0, PCM)], headers={"x-sample-rate": "0"}), "bad_rate"),
         (Script([(0.0, PCM)], headers={"x-finish-reason": "length"}), "length"),
     ],
 )
@@ -71,6 +73,17 @@ async def test_no_end_in_time(fake: Fake, target: str) -> None:
     record = judged(await exchange(Ask(target, url), timeout_s=0.5))
     assert record.kind == "timeout"
     assert record.audio_s == pytest.approx(0.4)  # what came is heard, and no success
+
+
+@pytest.mark.parametrize("target", ["vivace", "nari-ws"])
+async def test_a_stream_without_end_is_given_up(
+    fake: Fake, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (http, sockets):
+        monkeypatch.setattr(module, "MOST_BYTES", 50_000)
+    fake.script = Script([(0.0, PCM)] * 10)
+    url = fake.url if target == "vivace" else fake.ws_url
+    assert judged(await exchange(Ask(target, url))).kind == "endless"
 
 
 async def test_something_else_than_http(fake: Fake) -> None:

@@ -103,6 +103,8 @@ def test_the_table_is_the_committed_format(files: list[Path], tmp_path: Path) ->
     assert found["commit"] == "abc123"
     assert found["command"].startswith("vivace bench run")
     assert [run["rps"] for run in found["runs"]] == [5.0, 10.0, 20.0]
+    assert report(*files[:3], "--table", out, "--hardware", "one card").exit_code == 0
+    assert json.loads(out.read_text(encoding="utf-8"))["hardware"] == "one card"
     wanted = {
         "rps", "requests", "p50_audible_ttfa_ms", "p95_audible_ttfa_ms", "p99_audible_ttfa_ms",
         "underrun_requests", "refused", "x_realtime",

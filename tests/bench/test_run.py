@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,11 +14,15 @@ import pytest
 from tests.bench.fake import Fake, Script, silence, tone
 from typer.testing import CliRunner, Result
 
+from vivace.bench import load as load_module
 from vivace.bench.command import bench
+from vivace.bench.http import Peer
+from vivace.bench.load import Load, Share
 from vivace.bench.machine import Gpus
 from vivace.bench.record import Record
-from vivace.bench.run import Load, _listen, run
+from vivace.bench.run import _address, _listen, run, schedule
 from vivace.bench.targets import Ask
+from vivace.bench.texts import load_texts
 
 ANY_LAG = "--lag-limit-ms=1e9"  # this machine has other things to do
 
@@ -158,6 +163,38 @@ def test_a_client_process_that_dies_makes_the_run_invalid() -> None:
     records, late, faults = _listen([ours], lambda kinds: seen.append(dict(kinds)), Gpus())
     assert (len(records), late, faults) == (1, [], ["a client process died"])
     assert seen[-1] == {"ok": 1}
+
+
+async def test_an_error_of_ours_costs_one_request_not_the_run(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_module, "judge", lambda *_: 1 / 0)
+    share = Share(Ask("vivace", fake.url), Load(1.0), "127.0.0.1", (), tmp_path)
+    (job,) = schedule(Load(1.0, 1.0, 0.0, arrivals="constant"), load_texts("en").texts)
+    sent: list[Record] = []
+    pipe: Any = SimpleNamespace(send=sent.append)
+    peer = Peer("127.0.0.1", share.ask.port, "127.0.0.1")
+    await load_module._one(share, peer, job, time.monotonic(), pipe)
+    assert (sent[0].kind, "ZeroDivisionError" in sent[0].detail) == ("client_error", True)
+
+
+def test_of_several_addresses_one_that_answers_is_taken(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`localhost` is often ::1 first, where nobody listens."""
+    found = [(0, 0, 0, "", (name, 0)) for name in ("::1", "127.0.0.1")]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    opened: list[str] = []
+
+    def connect(address: tuple[str, int], timeout: float) -> SimpleNamespace:
+        opened.append(address[0])
+        if address[0] == "::1":
+            raise ConnectionRefusedError
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    assert _address(Ask("vivace", "http://localhost:1")) == "127.0.0.1"
+    assert opened == ["::1", "127.0.0.1"]
 
 
 class Nvml:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from vivace.bench.arrivals import arrivals
-from vivace.bench.run import Load, schedule
+from vivace.bench.load import Load
+from vivace.bench.run import schedule
 from vivace.bench.texts import load_texts, pick, words
 from vivace.errors import InvalidRequest
 

@@ -57,6 +57,7 @@ def test_a_wav_brings_its_rate_and_may_have_more_chunks() -> None:
         (wav(PCM)[:30], "bad_wav"),
         (wav(PCM, 0)[:44], "no_audio"),
         (wav(PCM, channels=2), "bad_wav"),
+        (wav(PCM, rate=0), "bad_rate"),
         (b"RIFF1234AVI " + PCM, "bad_wav"),
         (wav(PCM, 0)[:-1], "odd_bytes"),
     ],

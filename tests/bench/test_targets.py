@@ -78,6 +78,9 @@ async def test_nari_over_its_socket(fake: Fake) -> None:
 
 
 async def test_elevenlabs_over_http_and_over_its_socket(fake: Fake) -> None:
+    strange = await exchange(Ask("elevenlabs", fake.url, voice="a voice/é"))
+    assert heard(strange) == PCM
+    assert fake.seen.pop().path.startswith("/v1/text-to-speech/a%20voice%2F%C3%A9/stream?")
     asked = Ask("elevenlabs", fake.url, "eleven_v3", "abc", "de", key="k")
     assert heard(await exchange(asked)) == PCM
     over_socket = Ask("elevenlabs", fake.ws_url, "eleven_v3", "abc", "de", key="k")
@@ -137,6 +140,11 @@ async def test_a_socket_that_closes_normally_has_ended_where_that_is_the_custom(
         Ask("vivace", "localhost:8000"),
         Ask("vivace", "ws://localhost"),
         Ask("openai", "http://localhost", paced=True),
+        Ask("vivace", "http://localhost:99999"),
+        Ask("vivace", "http://[::1"),
+        Ask("vivace", "http://name:secret@localhost"),
+        Ask("vivace", "http://localhost/über"),
+        Ask("vivace", "http://localhost", key="two\r\nlines: 1"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_words(asked: Ask) -> None:

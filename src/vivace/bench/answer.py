@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+MOST_BYTES = 1 << 26  # of one answer: 23 minutes of speech, then it is given up as endless
+
 
 @dataclass(frozen=True, slots=True)
 class Manners:

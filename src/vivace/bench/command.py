@@ -86,7 +86,8 @@ def run_once(
 
     Exit status 3: the client was the limit, the figures are worth nothing. 1: nothing completed.
     """
-    from vivace.bench.run import Load, run, save
+    from vivace.bench.load import Load
+    from vivace.bench.run import run, save
     from vivace.bench.texts import load_texts
     from vivace.bench.wer import score, transcriber
 
@@ -131,7 +132,8 @@ def capacity(
 ) -> None:
     """Find the largest rate that keeps a promise, by doubling and bisection."""
     from vivace.bench.capacity import parse_slo, search
-    from vivace.bench.run import Load, run, save
+    from vivace.bench.load import Load
+    from vivace.bench.run import run, save
 
     options = locals()
     clauses, ask = parse_slo(slo), _ask(options)
@@ -163,6 +165,7 @@ def report(
     table: Annotated[Path | None, Opt(help="JSON file for the few figures of each run.")] = None,
     stages: Annotated[Path | None, Opt(help="Result of `stages`, to show too.")] = None,
     commit: Annotated[str | None, Opt(help="Commit, where a result has none.")] = None,
+    hardware: Annotated[str | None, Opt(help="The machine in the table, in your words.")] = None,
 ) -> None:
     """Compare runs: one page that needs nothing else, plots, a table."""
     from vivace.bench import report as reports
@@ -171,7 +174,8 @@ def report(
     if not (output or png or table):
         raise InvalidRequest("nothing to write: --output page.html, --png folder, --table file")
     if table:
-        table.write_text(json.dumps(reports.table(runs), indent=1) + "\n", encoding="utf-8")
+        found = reports.table(runs, hardware)
+        table.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     try:
         if png:
             reports.save_plots(runs, png)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import httptools
 
-from vivace.bench.answer import Answer, Manners, status_kind
+from vivace.bench.answer import MOST_BYTES, Answer, Manners, status_kind
 
 _PCM = {f"audio/{kind}" for kind in ("pcm", "x-pcm", "l16", "raw", "x-raw")}
 _WAV = {f"audio/{kind}" for kind in ("wav", "x-wav", "wave", "vnd.wave")}
@@ -39,7 +39,7 @@ class _Exchange(asyncio.Protocol):
         self.done = asyncio.get_running_loop().create_future()
         self.headers: dict[str, str] = {}
         self.body: list[bytes] = []
-        self.complete = False
+        self.size, self.complete = 0, False
         self.leaving: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -51,20 +51,23 @@ class _Exchange(asyncio.Protocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._end("protocol", error)
+            self.end("protocol", error)
             return
         if self.body:
             self.answer.arrivals.append((now, b"".join(self.body)))
             self.body.clear()
             self._behave(len(data))
+        self.size += len(data)
         if self.complete:
-            self._end()
+            self.end()
+        elif self.size > MOST_BYTES:
+            self.end("endless", f"over {MOST_BYTES} bytes")
 
     def _behave(self, count: int) -> None:
         """Read slowly, or think of leaving."""
         loop, manners = asyncio.get_running_loop(), self.manners
         if manners.leave_after_s is not None and not self.leaving:
-            self.leaving = loop.call_later(manners.leave_after_s, self._end, "left")
+            self.leaving = loop.call_later(manners.leave_after_s, self.end, "left")
         if manners.bytes_s and not self.complete:
             self.transport.pause_reading()
             loop.call_later(count / manners.bytes_s, self._resume)
@@ -86,11 +89,12 @@ class _Exchange(asyncio.Protocol):
         """Without a length and without chunks, the end of the connection is the end of the body."""
         framed = {"content-length", "transfer-encoding"} & self.headers.keys()
         if exc or framed or not self.headers:
-            self._end("truncated", exc or "the connection closed early")
+            self.end("truncated", exc or "the connection closed early")
         else:
-            self._end()
+            self.end()
 
-    def _end(self, kind: str = "ok", detail: object = "") -> None:
+    def end(self, kind: str = "ok", detail: object = "") -> None:
+        """Judge what is there; the first end counts."""
         if self.done.done():
             return
         answer = self.answer
@@ -159,10 +163,6 @@ async def ask(
     await asyncio.sleep(due_s - time.monotonic())
     answer.sent_s = time.monotonic()
     exchange.transport.write(request)
-    try:
-        await asyncio.wait_for(exchange.done, timeout_s)
-    except TimeoutError:
-        answer.fail("timeout", f"no end within {timeout_s:g} s")
-        answer.ended_s = time.monotonic()
-        exchange.transport.abort()
+    await asyncio.wait([exchange.done], timeout=timeout_s)
+    exchange.end("timeout", f"no end within {timeout_s:g} s")
     return answer

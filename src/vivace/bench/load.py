@@ -19,6 +19,7 @@ from vivace.bench.sockets import talk
 from vivace.bench.sound import Sound
 from vivace.bench.targets import Ask, http_request, socket_talk
 from vivace.bench.texts import Text, words
+from vivace.errors import InvalidRequest
 
 AHEAD_S = 0.5  # connections are opened this long before they are used
 _TICK_S = 0.02
@@ -43,48 +44,77 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """The load, and how its clients behave."""
+
+    rps: float
+    duration_s: float = 30.0
+    warmup_s: float = 5.0
+    seed: int = 0
+    arrivals: str = "poisson"
+    texts: str = "mixed"
+    pace_ms: float = 0.0
+    slow: float = 0.0  # share of clients that read slowly
+    slow_bytes_s: float = 24_000.0  # half of real time
+    leaving: float = 0.0  # share of clients that go before the end
+    leave_after_s: float = 0.5
+    timeout_s: float = 120.0
+    processes: int = 0
+    lag_limit_ms: float = 10.0
+
+    def check(self) -> None:
+        """Raises InvalidRequest for numbers that make no load."""
+        if self.rps <= 0 or self.duration_s <= 0 or self.warmup_s < 0 or self.timeout_s <= 0:
+            raise InvalidRequest("rps, duration and timeout are above 0, warm-up is not below 0")
+        if min(self.slow, self.leaving) < 0 or self.slow + self.leaving > 1:
+            raise InvalidRequest("slow and leaving are shares of the clients, together up to 1")
+
+    @property
+    def window_s(self) -> tuple[float, float]:
+        """The measured part."""
+        return self.warmup_s, self.warmup_s + self.duration_s
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """What one process has to do."""
 
     ask: Ask
-    address: str  # of its host
+    load: Load
+    address: str  # of the host
     jobs: tuple[Job, ...]
-    start_s: float  # on the monotonic clock, which all processes share
-    window_s: tuple[float, float]  # the measured part, after the start
-    pace_s: float
-    timeout_s: float
-    audio: Path | None
+    folder: Path  # for the sounds that are kept
 
 
 def work(share: Share, pipe: Connection) -> None:
-    """Run a share; records go down the pipe as they are made, the loop's lateness at the end."""
+    """Say that it is up, get the start on the clock that all processes share, do the share.
+
+    Records go down the pipe as they are made, and last how late the loop turned, in ms.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     gc.collect()
     gc.freeze()
-    asyncio.run(_run(share, pipe))
+    pipe.send("up")
+    asyncio.run(_run(share, pipe, pipe.recv()))
 
 
-async def _run(share: Share, pipe: Connection) -> None:
-    parts, tls = share.ask.parts, ssl.create_default_context() if share.ask.tls else None
-    peer = Peer(share.address, port(share.ask), parts.hostname or "", tls)
+async def _run(share: Share, pipe: Connection, start_s: float) -> None:
+    ask = share.ask
+    tls = ssl.create_default_context() if ask.tls else None
+    peer = Peer(share.address, ask.port, ask.parts.hostname or "", tls)
     late = list[float]()
     ticker = asyncio.create_task(_tick(late))
     async with asyncio.TaskGroup() as tasks:
         for job in share.jobs:
-            wait_s = share.start_s + job.due_s - AHEAD_S - time.monotonic()
+            wait_s = start_s + job.due_s - AHEAD_S - time.monotonic()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
-            tasks.create_task(_one(share, peer, job, pipe))
+            tasks.create_task(_one(share, peer, job, start_s, pipe))
     ticker.cancel()
     pipe.send(late)
-
-
-def port(ask: Ask) -> int:
-    """The URL's port, or that of its scheme."""
-    return ask.parts.port or (443 if ask.tls else 80)
 
 
 async def _tick(late: list[float]) -> None:
@@ -95,22 +125,28 @@ async def _tick(late: list[float]) -> None:
         late.append((time.monotonic() - due_s) * 1e3)
 
 
-async def _one(share: Share, peer: Peer, job: Job, pipe: Connection) -> None:
-    due_s = share.start_s + job.due_s
-    manners, timeout_s, text = job.manners, share.timeout_s, job.text.text
-    if share.ask.socket:
-        pieces = words(text) if share.pace_s else [text]
-        chat = socket_talk(share.ask, job.index)
-        answer = await talk(peer, chat, pieces, due_s, share.pace_s, manners, timeout_s)
-    else:
-        answer = await ask(peer, http_request(share.ask, text), due_s, manners, timeout_s)
-    record = Record(job.index, job.text.id, len(text), job.due_s, job.warmup, job.client)
-    record.lag_ms = max(0.0, answer.sent_s - _earliest_s(answer, due_s)) * 1e3
-    start_s, (begin_s, end_s) = share.start_s, share.window_s
-    sound = judge(record, answer, job.text, (start_s + begin_s, start_s + end_s))
-    if sound and job.keep and share.audio and answer.kind == "ok":
-        _write(sound, share.audio / f"{job.index:05}.wav")
+async def _one(share: Share, peer: Peer, job: Job, start_s: float, pipe: Connection) -> None:
+    """One request and its record, whatever happens: an error of ours must not end the run."""
+    due_s, text = start_s + job.due_s, job.text
+    record = Record(job.index, text.id, len(text.text), job.due_s, job.warmup, job.client)
+    try:
+        answer = await _exchange(share, peer, job, due_s)
+        record.lag_ms = max(0.0, answer.sent_s - _earliest_s(answer, due_s)) * 1e3
+        begin_s, end_s = share.load.window_s
+        sound = judge(record, answer, text, (start_s + begin_s, start_s + end_s))
+        if sound and job.keep and answer.kind == "ok":
+            _write(sound, share.folder / f"{job.index:05}.wav")
+    except Exception as error:
+        record.kind, record.detail = "client_error", repr(error)
     pipe.send(record)
+
+
+async def _exchange(share: Share, peer: Peer, job: Job, due_s: float) -> Answer:
+    load, text, pace_s = share.load, job.text.text, share.load.pace_ms / 1e3
+    if share.ask.socket:
+        pieces, chat = words(text) if pace_s else [text], socket_talk(share.ask, job.index)
+        return await talk(peer, chat, pieces, due_s, pace_s, job.manners, load.timeout_s)
+    return await ask(peer, http_request(share.ask, text), due_s, job.manners, load.timeout_s)
 
 
 def _earliest_s(answer: Answer, due_s: float) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 _COLORS = ("#0b6e99", "#d9480f", "#5f3dc4", "#2b8a3e", "#c2255c", "#846000", "#495057")
 _LOOKS = [{"color": c, "marker": m} for c, m in zip(_COLORS, "osD^vPX", strict=True)]
@@ -80,9 +81,9 @@ def _ttfa(axes: Axes, label: str, runs: Sequence[dict[str, Any]], look: dict[str
     axes.vlines(rates, p50, p99, color=look["color"], alpha=0.5, linewidth=1)
     axes.plot(rates, p95, label=f"{label}: p95, and p50 to p99", **look)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter("{x:g}")
-    axes.tick_params(axis="y", which="minor", labelsize=7)
+    axes.yaxis.set_minor_locator(NullLocator())
 
 
 def _underruns(

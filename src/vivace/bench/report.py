@@ -11,10 +11,10 @@ from vivace.errors import InvalidRequest
 Runs = Sequence[dict[str, Any]]
 
 _CSS = """
-body{font:15px/1.5 system-ui,sans-serif;max-width:1120px;margin:2em auto;padding:0 1em;color:#222}
+body{font:15px/1.5 system-ui,sans-serif;max-width:1240px;margin:2em auto;padding:0 1em;color:#222}
 h1{font-size:1.6em;margin-bottom:.1em} h2{font-size:1.15em;margin-top:2em} .quiet{color:#6c757d}
-table{border-collapse:collapse;font-size:.88em;font-variant-numeric:tabular-nums}
-th,td{padding:.3em .6em;text-align:right;border-bottom:1px solid #dee2e6} th{background:#f8f9fa}
+table{border-collapse:collapse;font-size:.84em;font-variant-numeric:tabular-nums}
+th,td{padding:.3em .5em;text-align:right;border-bottom:1px solid #dee2e6} th{background:#f8f9fa}
 th:first-child,td:first-child{text-align:left;white-space:nowrap} .wide{overflow-x:auto}
 .plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(460px,1fr));gap:1.2em}
 figure{margin:0} .plots svg{width:100%;height:auto} .bad{color:#c92a2a;font-weight:600}
@@ -170,13 +170,15 @@ def _origins(runs: Runs) -> str:
     return f"<div class=wide>{_rows(head, rows)}</div>{commands}"
 
 
-def table(runs: Runs) -> dict[str, Any]:
+def table(runs: Runs, hardware: str | None = None) -> dict[str, Any]:
     """The few figures that are compared across releases, as benchmarks/results/ keeps them."""
     first = runs[0]
     gpus = ", ".join(gpu["name"] for gpu in first["gpus"])
     kept = ("requests", "underrun_requests", "refused", "failed", "x_realtime")
     return {
-        "hardware": gpus or f"{first['hardware']['cores']} cores of {first['hardware']['cpu']}",
+        "hardware": hardware
+        or gpus
+        or f"{first['hardware']['cores']} cores of {first['hardware']['cpu']}",
         "commit": first["commit"],
         "command": first["command"],
         "runs": [

@@ -1,5 +1,6 @@
 """A run: client processes over one schedule, their records gathered, judged and written down."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -9,7 +10,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from vivace.bench.answer import Manners
 from vivace.bench.arrivals import arrivals
-from vivace.bench.load import AHEAD_S, Job, Share, port, work
+from vivace.bench.load import AHEAD_S, Job, Load, Share, work
 from vivace.bench.machine import Gpus, command, commit, hardware, versions
 from vivace.bench.record import Record
 from vivace.bench.summary import cost, ranked, summarise
@@ -26,43 +27,10 @@ from vivace.bench.texts import Text, load_texts, pick
 from vivace.errors import InvalidRequest
 
 FORMAT = 1
-_WAKE_S, _SAMPLE_S = 0.2, 0.5
-_START_S = 1.0  # for the processes to come up
+_WAKE_S, _SAMPLE_S, _PROBE_S = 0.2, 0.5, 2.0
 _PROCESS_RPS = 25.0  # a process more for so many requests a second, up to one a core
 
 Result = dict[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """The load, and how its clients behave."""
-
-    rps: float
-    duration_s: float = 30.0
-    warmup_s: float = 5.0
-    seed: int = 0
-    arrivals: str = "poisson"
-    texts: str = "mixed"
-    pace_ms: float = 0.0
-    slow: float = 0.0  # share of clients that read slowly
-    slow_bytes_s: float = 24_000.0  # half of real time
-    leaving: float = 0.0  # share of clients that go before the end
-    leave_after_s: float = 0.5
-    timeout_s: float = 120.0
-    processes: int = 0
-    lag_limit_ms: float = 10.0
-
-    def check(self) -> None:
-        """Raises InvalidRequest for numbers that make no load."""
-        if self.rps <= 0 or self.duration_s <= 0 or self.warmup_s < 0 or self.timeout_s <= 0:
-            raise InvalidRequest("rps, duration and timeout are above 0, warm-up is not below 0")
-        if min(self.slow, self.leaving) < 0 or self.slow + self.leaving > 1:
-            raise InvalidRequest("slow and leaving are shares of the clients, together up to 1")
-
-    @property
-    def window_s(self) -> tuple[float, float]:
-        """The measured part."""
-        return self.warmup_s, self.warmup_s + self.duration_s
 
 
 Watch = Callable[[int, Counter[str]], None]
@@ -110,8 +78,9 @@ def run(
     summary = summarise(records, load.duration_s)
     lag, loop = ranked(r.lag_ms for r in records if not r.warmup), ranked(late)
     faults += _limits(lag, loop, load.lag_limit_ms)
-    if len(records) < len(jobs):
-        faults.append(f"{len(jobs) - len(records)} requests were lost")
+    lost = len(jobs) - sum(record.kind != "client_error" for record in records)
+    if lost:
+        faults.append(f"the client lost {lost} requests")
     asked = {key: value for key, value in asdict(ask).items() if key != "key"}
     return {
         "format": FORMAT,
@@ -152,19 +121,22 @@ def _gather(
     address, cores = _address(ask), os.cpu_count() or 1
     count = load.processes or min(cores, 1 + int(load.rps / _PROCESS_RPS))
     context = multiprocessing.get_context("spawn")
-    start_s = time.monotonic() + _START_S + AHEAD_S + 0.2 * count
     pipes: list[Connection] = []
     workers = []
-    for i in range(count):
-        ours, theirs = context.Pipe(duplex=False)
-        ours_s = start_s, load.window_s, load.pace_ms / 1e3, load.timeout_s
-        share = Share(ask, address, tuple(jobs[i::count]), *ours_s, folder)
-        worker = context.Process(target=work, args=(share, theirs), daemon=True)
-        worker.start()
-        theirs.close()
-        workers.append(worker)
-        pipes.append(ours)
     try:
+        for i in range(count):
+            ours, theirs = context.Pipe()
+            share = Share(ask, load, address, tuple(jobs[i::count]), folder)
+            workers.append(context.Process(target=work, args=(share, theirs), daemon=True))
+            workers[-1].start()
+            theirs.close()
+            pipes.append(ours)
+        with contextlib.suppress(EOFError, OSError):  # one that died is found out below
+            for pipe in pipes:
+                pipe.recv()  # it is up
+            start_s = time.monotonic() + AHEAD_S + _WAKE_S
+            for pipe in pipes:
+                pipe.send(start_s)
         return _listen(pipes, partial(watch, len(jobs)), gpus)
     finally:
         for worker in workers:
@@ -173,12 +145,17 @@ def _gather(
 
 
 def _address(ask: Ask) -> str:
-    """The host's first address, looked up once and not while we measure."""
+    """The first of the host's addresses at which somebody answers, looked up once."""
+    where = ask.parts.hostname, ask.port
     try:
-        found = socket.getaddrinfo(ask.parts.hostname, port(ask), type=socket.SOCK_STREAM)
+        found = [str(info[4][0]) for info in socket.getaddrinfo(*where, type=socket.SOCK_STREAM)]
     except OSError as error:
         raise InvalidRequest(f"no address for {ask.parts.hostname}: {error}") from None
-    return str(found[0][4][0])
+    for address in found:
+        with contextlib.suppress(OSError):
+            socket.create_connection((address, ask.port), timeout=_PROBE_S).close()
+            return address
+    return found[0]
 
 
 def _listen(

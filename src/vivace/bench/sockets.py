@@ -9,7 +9,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
-from vivace.bench.answer import Answer, Manners, status_kind
+from vivace.bench.answer import MOST_BYTES, Answer, Manners, status_kind
 from vivace.bench.http import Peer
 from vivace.bench.targets import Heard, Talk
 
@@ -29,17 +29,17 @@ async def talk(
 
     Time zero is the first message that carries text.
     """
-    answer, started_s = Answer(), time.monotonic()
-    answer.sent_s = started_s
+    started_s, loop = time.monotonic(), asyncio.get_running_loop()
+    answer = Answer(sent_s=started_s)
     try:
-        async with asyncio.timeout_at(asyncio.get_running_loop().time() + timeout_s) as limit:
+        async with asyncio.timeout(timeout_s) as limit:
             socket = await _open(peer, talk)
             try:
                 await _greet(socket, talk)
                 answer.setup_s = time.monotonic() - started_s
                 await asyncio.sleep(due_s - time.monotonic())
                 answer.sent_s = time.monotonic()
-                limit.reschedule(asyncio.get_running_loop().time() + timeout_s)
+                limit.reschedule(loop.time() + timeout_s)
                 await _converse(socket, talk, words, pace_s, manners, answer)
                 answer.ended_s = time.monotonic()
             finally:
@@ -55,7 +55,7 @@ async def talk(
         _closed(error, talk, answer)
     except OSError as error:
         answer.fail("unreachable", error)
-    except (ValueError, TypeError, AttributeError) as error:
+    except ValueError as error:
         answer.fail("protocol", error)
     answer.ended_s = answer.ended_s or time.monotonic()
     return answer
@@ -99,25 +99,27 @@ async def _converse(
 ) -> None:
     """Write and read at the same time, until the server says that it is done."""
     writing = asyncio.create_task(_write(socket, talk, words, answer.sent_s, pace_s))
+    size = 0
     try:
-        while True:
+        while answer.kind == "ok":
             message = await socket.recv()
             now_s = time.monotonic()
             heard = _hear(talk, message)
             if heard.sound:
                 answer.arrivals.append((now_s, heard.sound))
+                size += len(heard.sound)
             if heard.error:
                 answer.fail("error_event", heard.error)
-                return
             if heard.done:
                 answer.finish = heard.finish
                 return
+            if size > MOST_BYTES:
+                answer.fail("endless", f"over {MOST_BYTES} bytes")
             if manners.bytes_s:
                 await asyncio.sleep(len(heard.sound) / manners.bytes_s)
             first_s = answer.arrivals[0][0] if answer.arrivals else now_s
             if manners.leave_after_s is not None and now_s - first_s >= manners.leave_after_s:
                 answer.fail("left")
-                return
     finally:
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)

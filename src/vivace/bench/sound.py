@@ -46,10 +46,12 @@ class _Data:
 def unpack(arrivals: Arrivals, rate: int) -> Sound:
     """Bare 16-bit mono samples at `rate`, or a WAV file of them, which brings its own rate.
 
-    Raises BadSound: no_audio, odd_bytes, bad_wav, truncated.
+    Raises BadSound: no_audio, odd_bytes, bad_wav, bad_rate, truncated.
     """
     body = b"".join(piece for _, piece in arrivals)
     data = _wav(body) if body[:4] == b"RIFF" else _Data(0, None, rate)
+    if not 4_000 <= data.rate <= 384_000:
+        raise BadSound("bad_rate", f"{data.rate} samples a second")
     stop = len(body) if data.stop is None else min(data.stop, len(body))
     if stop - data.start <= 0:
         raise BadSound("no_audio", "the body holds no sample")
@@ -71,18 +73,18 @@ def _wav(body: bytes) -> _Data:
     """Where the samples lie in a WAV file, whole or streamed with a length nobody knew."""
     if body[8:12] != b"WAVE":
         raise BadSound("bad_wav", "RIFF without WAVE")
-    at, rate = 12, 0
+    at, rate = 12, -1
     while at + 8 <= len(body):
         name, size = body[at : at + 4], int.from_bytes(body[at + 4 : at + 8], "little")
         at += 8
         if name == b"data":
-            if not rate:
+            if rate < 0:
                 raise BadSound("bad_wav", "samples before their format")
             known = 0 < size < _OPEN_ENDED
             return _Data(at, at + size if known else None, rate)
         if name == b"fmt " and at + 16 <= len(body):
             _, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", body, at)
-            if (channels, bits) != (1, 16) or not rate:
-                raise BadSound("bad_wav", f"{channels} channels of {bits} bits at {rate} Hz")
+            if (channels, bits) != (1, 16):
+                raise BadSound("bad_wav", f"{channels} channels of {bits} bits")
         at += size + size % 2
     raise BadSound("bad_wav", "the body ends before its samples")

@@ -5,9 +5,10 @@ The facts come from the servers' own documentation and source; docs/benchmark.md
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import SplitResult, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from vivace.errors import InvalidRequest
 
@@ -55,12 +56,31 @@ class Ask:
         """Whether the URL asks for it."""
         return self.parts.scheme in {"https", "wss"}
 
+    @property
+    def port(self) -> int:
+        """The URL's port, or that of its scheme."""
+        return self.parts.port or (443 if self.tls else 80)
+
+    @property
+    def base(self) -> str:
+        """The URL's path, to put a route behind."""
+        return self.parts.path.rstrip("/")
+
     def check(self) -> None:
         """Raises InvalidRequest for what no adapter can do."""
         if self.target not in NAMES:
             raise InvalidRequest(f"no target {self.target!r}; there are {', '.join(NAMES)}")
-        if self.parts.scheme not in {"http", "https", "ws", "wss"} or not self.parts.hostname:
-            raise InvalidRequest(f"{self.url!r} is no http://, https://, ws:// or wss:// URL")
+        try:
+            good = self.parts.scheme in {"http", "https", "ws", "wss"} and self.port
+        except ValueError:
+            good = False
+        if not (good and self.parts.hostname and re.fullmatch(r"[!-?A-~]+", self.url)):
+            raise InvalidRequest(
+                f"{self.url!r} is no http://, https://, ws:// or wss:// URL (in ASCII, without a "
+                "name and a password)"
+            )
+        if not re.fullmatch(r"[!-~]*", self.key):
+            raise InvalidRequest("the key has a character that no header can carry")
         if self.socket and self.target not in _SOCKETS:
             raise InvalidRequest(
                 f"{self.target} takes whole texts over HTTP; words at a pace need one of "
@@ -78,7 +98,7 @@ def http_request(ask: Ask, text: str) -> bytes:
     path, headers, fields = _http(ask, text)
     body = json.dumps({**fields, **ask.fields}, ensure_ascii=False).encode()
     head = {
-        "host": ask.parts.netloc.rpartition("@")[2],
+        "host": ask.parts.netloc,
         "content-type": "application/json",
         "content-length": str(len(body)),
         "connection": "close",
@@ -90,9 +110,9 @@ def http_request(ask: Ask, text: str) -> bytes:
 
 
 def _http(ask: Ask, text: str) -> tuple[str, Mapping[str, str], Fields]:
-    base = ask.parts.path.rstrip("/")
+    base = ask.base
     if ask.target == "elevenlabs":
-        path = f"{base}/v1/text-to-speech/{ask.voice or _ELEVEN_VOICE}/stream"
+        path = f"{base}/v1/text-to-speech/{quote(ask.voice or _ELEVEN_VOICE, safe='')}/stream"
         named = {"language_code": ask.language} if ask.language else {}
         fields: Fields = {"text": text, "model_id": ask.model or _ELEVEN_MODEL, **named}
         return f"{path}?output_format=pcm_{RATE}", _eleven_key(ask), fields
@@ -147,7 +167,7 @@ def _nari(ask: Ask, index: int) -> Talk:
         return Heard(ready=kind == "request.configured", error=error)
 
     return Talk(
-        f"{ask.parts.path.rstrip('/').removesuffix('/v1')}/v1/audio/speech/ws",
+        f"{ask.base.removesuffix('/v1')}/v1/audio/speech/ws",
         {"authorization": f"Bearer {ask.key}"} if ask.key else {},
         texts,
         hear,
@@ -172,9 +192,9 @@ def _elevenlabs(ask: Ask, index: int) -> Talk:
 
     query = {"model_id": ask.model or _ELEVEN_MODEL, "output_format": f"pcm_{RATE}"}
     query |= {"language_code": ask.language} if ask.language else {}
-    path = f"/v1/text-to-speech/{ask.voice or _ELEVEN_VOICE}/stream-input?{urlencode(query)}"
+    voice = quote(ask.voice or _ELEVEN_VOICE, safe="")
     return Talk(
-        ask.parts.path.rstrip("/") + path,
+        f"{ask.base}/v1/text-to-speech/{voice}/stream-input?{urlencode(query)}",
         _eleven_key(ask),
         texts,
         hear,
@@ -198,7 +218,7 @@ def _cartesia(ask: Ask, index: int) -> Talk:
         return Heard(sound=sound, done=message.get("type") == "done")
 
     path = f"/tts/websocket?cartesia_version={_CARTESIA_VERSION}"
-    return Talk(ask.parts.path.rstrip("/") + path, _cartesia_head(ask), texts, hear)
+    return Talk(ask.base + path, _cartesia_head(ask), texts, hear)
 
 
 _SOCKETS = {"nari-ws": _nari, "elevenlabs": _elevenlabs, "cartesia": _cartesia}
