@@ -1,4 +1,4 @@
-"""What each server is asked: one table of HTTP bodies, one class for each kind of socket.
+"""What each server is asked: one table of HTTP bodies, one function for each kind of socket.
 
 The facts come from the servers' own documentation and source; docs/benchmark.md says which.
 """
@@ -87,10 +87,10 @@ class Ask:
                 f"{', '.join(_SOCKETS)}"
             )
 
-    def chosen(self, **names: str) -> Fields:
-        """Model, voice and language under the server's names for them, where they were given."""
+    def chosen(self) -> Fields:
+        """Model, voice and language, where they were given."""
         values = {"model": self.model, "voice": self.voice, "language": self.language}
-        return {names.get(key, key): value for key, value in values.items() if value}
+        return {name: value for name, value in values.items() if value}
 
 
 def http_request(ask: Ask, text: str) -> bytes:
