@@ -1,6 +1,6 @@
 """Train the byte-level BPE tokenizer: Qwen's files and Qwen's pre-tokenizer, a small vocabulary.
 
-    python bpe.py --texts train.txt --out DIR
+python bpe.py --texts train.txt --out DIR
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Train the codec in two stages, and encode speech with it.
 
     python codec.py quantise --speech DIR --out DIR --seconds 60    # log-mel patches <-> 16 codes
-    python codec.py encode   --speech DIR --codec DIR --out DIR     # codes of every shard, as they come
+    python codec.py encode   --speech DIR --codec DIR --out DIR    # shards as they come
     python codec.py decode   --speech DIR --codes DIR --codec DIR --out DIR --seconds 300
 
 Codes come from log-mel patches of one frame each, without looking at neighbours, so that a code
@@ -44,7 +44,9 @@ class LogMel(nn.Module):
 
     def forward(self, sound: Tensor) -> Tensor:
         padded = F.pad(sound, (272, 272))
-        spectrum = torch.stft(padded, 1024, 480, window=self.window, center=False, return_complex=True)
+        spectrum = torch.stft(
+            padded, 1024, 480, window=self.window, center=False, return_complex=True
+        )
         mel = (self.filters @ spectrum.abs()).clamp(min=1e-3).log()
         return (mel.transpose(1, 2).reshape(len(sound), -1, PATCH * MELS) + 3.0) / 2.5
 
@@ -148,7 +150,7 @@ def seed_books(model: Coder, z: Tensor) -> None:
 
 
 class Pool:
-    """Speech shards on the device as one run of int16 samples, with their codes if there are any."""
+    """Speech shards on the device as one run of int16 samples, with codes if there are any."""
 
     def __init__(self, speech: Path, codes: Path | None, hours: float, device: str) -> None:
         self.speech, self.codes_dir = speech, codes
@@ -321,7 +323,9 @@ class SpectralLoss(nn.Module):
         loss = made.new_zeros(())
         for n, _ in self.SCALES:
             window, filters = getattr(self, f"window{n}"), getattr(self, f"filters{n}")
-            both = torch.stft(torch.cat((made, true)), n, n // 4, window=window, return_complex=True)
+            both = torch.stft(
+                torch.cat((made, true)), n, n // 4, window=window, return_complex=True
+            )
             size = both.abs()
             (a, b), (log_a, log_b) = size.chunk(2), (size + 1e-3).log().chunk(2)
             mel_a, mel_b = (filters @ size).clamp(min=1e-3).log().chunk(2)
@@ -353,7 +357,9 @@ def decode(args: argparse.Namespace) -> None:
     if args.start:
         model.load_state_dict(torch.load(args.start))
     coder = torch.load(args.codec / "coder.pt", map_location=device)
-    books = {k.removeprefix("quantizer."): v for k, v in coder.items() if k.startswith("quantizer.")}
+    books = {
+        k.removeprefix("quantizer."): v for k, v in coder.items() if k.startswith("quantizer.")
+    }
     model.quantizer.load_state_dict(books)
     pool = Pool(args.speech, args.codes, args.hours, device)
     pool.wait(1000)
@@ -384,7 +390,11 @@ def decode(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers(required=True)
-    defaults = {"quantise": (2e-3, 128, 48, 8.0), "encode": (0, 0, 0, 25.0), "decode": (1e-3, 24, 0, 16.0)}
+    defaults = {
+        "quantise": (2e-3, 128, 48, 8.0),
+        "encode": (0, 0, 0, 25.0),
+        "decode": (1e-3, 24, 0, 16.0),
+    }
     for run in (quantise, encode, decode):
         rate, rows, frames, hours = defaults[run.__name__]
         sub = commands.add_parser(run.__name__)

@@ -54,7 +54,9 @@ class Snake(nn.Module):
 
 
 class CausalConv(nn.Module):
-    def __init__(self, into: int, out: int, kernel: int, dilation: int = 1, groups: int = 1) -> None:
+    def __init__(
+        self, into: int, out: int, kernel: int, dilation: int = 1, groups: int = 1
+    ) -> None:
         super().__init__()
         self.conv = nn.Conv1d(into, out, kernel, dilation=dilation, groups=groups)
         self.past = (kernel - 1) * dilation
@@ -260,7 +262,10 @@ class Decoder(nn.Module):
         self.pre_conv = CausalConv(c["codebook_dim"], latent, 3)
         self.pre_transformer = Transformer(c)
         self.upsample = nn.Sequential(
-            *(nn.Sequential(Upsample(latent, latent, r, r), ConvNeXt(latent)) for r in c["upsampling_ratios"])
+            *(
+                nn.Sequential(Upsample(latent, latent, r, r), ConvNeXt(latent))
+                for r in c["upsampling_ratios"]
+            )
         )
         widths = [wide >> i for i in range(len(rates) + 1)]
         stages = [Stage(i, o, r) for i, o, r in zip(widths, widths[1:], rates, strict=False)]

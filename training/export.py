@@ -98,8 +98,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     for name in ("lm", "decoder", "tokenizer", "out"):
         parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--temperature", type=float, default=0.7)
-    parser.add_argument("--subtalker-temperature", type=float, default=0.7)
+    parser.add_argument("--temperature", type=float, default=0.6)
+    parser.add_argument("--subtalker-temperature", type=float, default=0.6)
     parser.add_argument("--top-k", type=int, default=50)
     args = parser.parse_args()
     out, codec_out = args.out, args.out / "speech_tokenizer"

@@ -20,11 +20,29 @@ import numpy.typing as npt
 
 RATE, FRAME = 24_000, 1_920
 Audio = npt.NDArray[np.float32]
-ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen"
-).split()
-TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
+ONES = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 ORDINALS = {
     "first": 1, "second": 2, "third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7,
     "eighth": 8, "ninth": 9, "tenth": 10, "eleventh": 11, "twelfth": 12, "twentieth": 20,
@@ -43,7 +61,10 @@ def numbers(words: list[str]) -> Iterator[str]:
         n = SMALL.get(word, LARGE.get(word))
         joins = value is not None and (
             word in SCALES
-            or (n is not None and ((last in LARGE.values() and 0 < n < 10) or (last >= 100 and n < 100)))
+            or (
+                n is not None
+                and ((last in LARGE.values() and 0 < n < 10) or (last >= 100 and n < 100))
+            )
         )
         if n is not None and (value is None or joins):
             value, last = (value or 0) + n, n
@@ -76,7 +97,12 @@ def normal(text: str) -> str:
         w
         for i, w in enumerate(words)
         if w not in money
-        and not (w == "and" and 0 < i < len(words) - 1 and words[i - 1] in money and words[i + 1].isdigit())
+        and not (
+            w == "and"
+            and 0 < i < len(words) - 1
+            and words[i - 1] in money
+            and words[i + 1].isdigit()
+        )
     ]
     return " ".join(" ".join(w) if w.isdigit() else w for w in kept)
 
@@ -183,7 +209,9 @@ def main() -> None:
     args = parser.parse_args()
     recogniser = Recogniser()
     said, heard, seconds, start = [], [], 0.0, time.time()
-    for i, (text, sound) in enumerate({"source": source, "codec": codec, "speak": speak}[args.what](args)):
+    for i, (text, sound) in enumerate(
+        {"source": source, "codec": codec, "speak": speak}[args.what](args)
+    ):
         raw = recogniser.hear(sound)
         said.append(normal(text))
         heard.append(normal(raw) or "nothing")
@@ -193,9 +221,10 @@ def main() -> None:
             write_wav(args.wav / f"{args.what}_{i:03}.wav", sound)
         if said[-1] != heard[-1] and not args.quiet:
             print(f"  {len(sound) / RATE:5.2f} s  {text}  ->  {raw}", flush=True)
-    wer, cer = jiwer.wer(said, heard), jiwer.cer(said, heard)
+    wer, cer = 100 * jiwer.wer(said, heard), 100 * jiwer.cer(said, heard)
     print(
-        f"{args.what} {args.mode} {args.texts.name} {args.set}: WER {100 * wer:.1f} % CER {100 * cer:.1f} % "
+        f"{args.what} {args.mode} {args.texts.name} seed {args.seed} {args.set}: "
+        f"WER {wer:.1f} % CER {cer:.1f} % "
         f"({len(said)} texts, {seconds:.0f} s of sound, {time.time() - start:.0f} s)"
     )
 

@@ -1,6 +1,6 @@
 """Talker and code predictor for training: module names are the published tensor names.
 
-Teacher forcing over packed rows, no caches. The shapes are small; the architecture is the published one.
+Teacher forcing over packed rows, no caches. Small shapes, the published architecture.
 """
 
 from collections.abc import Iterator
@@ -115,8 +115,10 @@ class Predictor(nn.Module):
         return torch.stack([e.weight for e in self.model.codec_embedding])
 
     def forward(self, state: Tensor, code0: Tensor, codes: Tensor) -> Tensor:
-        """Logits [M, 15, 256] from states and embedded code 0 [M, hidden] and codes 1..14 [M, 14]."""
-        told = torch.einsum("mgk,gkh->mgh", hot(codes, state.dtype), self.tables()[:-1].to(state.dtype))
+        """Logits [M, 15, 256] of states, embedded code 0 [M, hidden] and codes 1..14 [M, 14]."""
+        told = torch.einsum(
+            "mgk,gkh->mgh", hot(codes, state.dtype), self.tables()[:-1].to(state.dtype)
+        )
         rows = torch.cat((state[:, None], code0[:, None], told), 1)
         steps = torch.arange(BOOKS, device=state.device)
         x = self.model.run(self.small_to_mtp_projection(rows), steps, None)[:, 1:]

@@ -48,7 +48,9 @@ class Prefixes:
         asks = [[ids["<|im_start|>"], *u, ids["<|im_end|>"], newline] for u in users]
         self.plain = len(languages)  # the first variants have no instruction
         rows = [
-            (ask + role, [*think, c["heart"], c["pad"]]) for ask in ([], *asks) for think in languages
+            (ask + role, [*think, c["heart"], c["pad"]])
+            for ask in ([], *asks)
+            for think in languages
         ]
         longest = max(len(a) + len(b) for a, b in rows)
         text, codec = (torch.full((len(rows), longest), NOTHING) for _ in "ab")
@@ -328,7 +330,9 @@ def train(args: argparse.Namespace) -> None:
     steps, done = 0, 0.0
     for batch in endless(train_clips, randoms, args):
         if steps % 20 == 0:  # all stop at the same step
-            done = group.agree(max((time.time() - start) / seconds, steps / args.steps), args.device)
+            done = group.agree(
+                max((time.time() - start) / seconds, steps / args.steps), args.device
+            )
         if done >= 1:
             break
         rate = args.rate * min(1, (steps + 1) / 300) * (1 - done)
@@ -363,7 +367,9 @@ def endless(clips: Clips, randoms: torch.Generator, args: argparse.Namespace) ->
 
 def bank(seed: int) -> list[str]:
     """Instructions to pass over: the written ones, and pairs of them."""
-    line = next(x for x in (HERE / "templates.txt").read_text().splitlines() if x.startswith("@instruct"))
+    line = next(
+        x for x in (HERE / "templates.txt").read_text().splitlines() if x.startswith("@instruct")
+    )
     single = [x.strip() for x in line.split(":", 1)[1].split("., ")]
     r = random.Random(seed)
     return single + [" ".join(r.sample(single, 2)) for _ in range(20)]

@@ -43,6 +43,5 @@ else
     done
 fi
 wait
-cp "$work"/valid_codes/codes_0[012]_0000.npz "$out/"
 rm -f "$out"/part_*
 echo "run: $(($(date +%s) - start)) s"

@@ -3,7 +3,7 @@
     python speech.py --texts train.txt --out /dev/shm/speech --workers 13 --seconds 400
 
 A shard `speech_*.npz` holds `index` (line numbers in the text file), `frames` (80 ms frames of each
-clip) and `audio` (the clips one after the other, 24 kHz). The file DONE says that no more will come.
+clip) and `audio` (the clips one after the other, 24 kHz). DONE says that no more come.
 """
 
 import argparse

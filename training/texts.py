@@ -2,8 +2,8 @@
 
     python texts.py --wordnet /usr/share/wordnet --scowl /usr/share/dict/scowl --out DIR
 
-writes train.txt and valid.txt (disjoint by text, chosen by hash), one text a line, shuffled, so that
-any head of the file is a fair sample. Sources and their licences are in README.md.
+writes train.txt and valid.txt (disjoint by text, chosen by hash), one text a line, shuffled, so
+that any head of the file is a fair sample. Sources and their licences are in README.md.
 """
 
 import argparse
@@ -17,15 +17,44 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SLOT = re.compile(r"\{(\w+)\}")
 VALID_SHARE = 150  # one text in so many is held out
-MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
-WEEKDAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-ONES = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
-    "sixteen seventeen eighteen nineteen"
-).split()
-TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
+MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
+WEEKDAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+ONES = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+TENS = ["_", "_", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 SIZES = {"everyday": 84_000, "question": 28_000, "number": 64_000, "word": 26_000, "common": 44_000}
 GLOSSES = 20_000
 TAXONOMY = re.compile(r"\b(genus|family|order|species|genera|native|perennial|shrub|trees?)\b")
@@ -43,7 +72,9 @@ def number_words(n: int) -> str:
         return TENS[n // 10] + (f"-{ONES[n % 10]}" if n % 10 else "")
     if n < 1000:
         return f"{ONES[n // 100]} hundred" + (f" and {number_words(n % 100)}" if n % 100 else "")
-    return f"{number_words(n // 1000)} thousand" + (f" {number_words(n % 1000)}" if n % 1000 else "")
+    return f"{number_words(n // 1000)} thousand" + (
+        f" {number_words(n % 1000)}" if n % 1000 else ""
+    )
 
 
 def a_number(r: random.Random) -> int:
@@ -70,7 +101,9 @@ def a_price(r: random.Random) -> str:
 
 def a_time(r: random.Random) -> str:
     hour = r.randint(1, 12)
-    clock = f"{hour}:{r.choice((0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, r.randint(1, 59))):02}"
+    clock = (
+        f"{hour}:{r.choice((0, 5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 55, r.randint(1, 59))):02}"
+    )
     return r.choice(
         (
             clock,
@@ -315,9 +348,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    for name, texts in zip(("train", "valid"), build(args.wordnet, args.scowl, args.seed), strict=True):
+    for name, texts in zip(
+        ("train", "valid"), build(args.wordnet, args.scowl, args.seed), strict=True
+    ):
         (args.out / f"{name}.txt").write_text("\n".join(texts) + "\n")
-        print(f"{name}: {len(texts)} texts, {sum(map(len, texts)) / 15 / 3600:.0f} h at 15 letters/s")
+        print(
+            f"{name}: {len(texts)} texts, {sum(map(len, texts)) / 15 / 3600:.0f} h at 15 letters/s"
+        )
 
 
 if __name__ == "__main__":
