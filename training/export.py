@@ -92,6 +92,7 @@ def write(tensors: dict[str, Tensor], path: Path) -> None:
     halves = {n: t.to(torch.float16).contiguous() for n, t in tensors.items()}
     assert all(t.isfinite().all() for t in halves.values())
     save_file(halves, path, metadata={"format": "pt"})
+    path.chmod(0o644)
 
 
 def main() -> None:
