@@ -83,7 +83,7 @@ def test_bad_answers_are_counted_by_kind_beside_good_ones(fake: Fake) -> None:
 
 
 def test_slow_and_leaving_clients_are_named(fake: Fake) -> None:
-    fake.script = Script([(0.0, tone(0.1))] + [(0.02, tone(0.1))] * 20)
+    fake.script = Script([(0.0, tone(0.1))] + [(0.05, tone(0.1))] * 40)
     clients = Load(20.0, 1.0, 0.0, slow=0.3, leaving=0.3, leave_after_s=0.1, slow_bytes_s=400_000)
     found, _ = run(Ask("nari-ws", fake.ws_url), clients, watch)
     rows, summary = found["requests"], found["summary"]

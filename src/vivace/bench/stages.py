@@ -179,7 +179,8 @@ def _measure(stage: Stage, ceilings: _Ceilings) -> dict[str, object]:
         stage.call()
     taken = sorted(_times(stage.call, ceilings.device))
     median = statistics.median(taken)
-    bytes_s, flop_s = stage.bytes / median, counter.get_total_flops() / median
+    flop = counter.get_total_flops()
+    bytes_s, flop_s = stage.bytes / median, flop / median
     return {
         "stage": stage.name,
         "batch": stage.batch,
@@ -187,6 +188,8 @@ def _measure(stage: Stage, ceilings: _Ceilings) -> dict[str, object]:
         "first_ms": round(first_s * 1e3, 3),  # with whatever this shape has to warm up
         "median_ms": round(median * 1e3, 4),
         "p95_ms": round(taken[int(len(taken) * 0.95)] * 1e3, 4),
+        "bytes": stage.bytes,
+        "flop": flop,
         "gb_s": round(bytes_s / 1e9, 2),
         "bandwidth_percent": round(100 * bytes_s / ceilings.bytes_s, 2),
         "tflop_s": round(flop_s / 1e12, 5),
