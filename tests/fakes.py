@@ -136,9 +136,6 @@ class FakeEngine:
         self.sessions.put(session)
         return session
 
-    def stats(self) -> SimpleNamespace:
-        return SimpleNamespace(active=1)
-
     def next_session(self) -> FakeSession:
         """The oldest session not yet looked at; waits for it."""
         return self.sessions.get(timeout=30)

@@ -224,8 +224,8 @@ def test_say_pipes_raw_samples(run: Run, home: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--voice", "nobody"), "serena, vivian"),
-        (("--language", "Klingon"), "auto, chinese, english"),
+        (("--voice", "nobody"), "heart"),
+        (("--language", "Klingon"), "auto, english"),
         (("--device", "abacus"), "abacus"),
         (("--dtype", "float7"), "float7"),
         (("--output", "taken/x.wav"), "taken"),
@@ -241,8 +241,7 @@ def test_say_refuses_in_one_line(run: Run, home: Path, args: tuple[str, ...], wo
 def test_voices_of_the_embedded_checkpoint(run: Run, home: Path) -> None:
     status, out, _ = run("voices")
     assert status == 0
-    assert "vivian" in out
-    assert "sichuan_dialect" in out
+    assert "heart" in out
     assert "languages: auto, " in out
 
 

@@ -1,6 +1,7 @@
 """The engine's loop, step by step, on a runner that counts and a clock that the test moves."""
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from itertools import pairwise
 
 import numpy as np
@@ -20,6 +21,7 @@ from vivace.types import (
     Chunk,
     Done,
     FinishReason,
+    Pcm,
     Sampling,
     SpeechRequest,
     TextMode,
@@ -442,6 +444,29 @@ def _let_all_end(bench: Bench, sessions: list[Session], heard: dict[Session, lis
 @pytest.fixture
 def bench() -> Iterator[Bench]:
     yield Bench()
+
+
+def test_a_slot_given_up_while_the_codec_is_at_it_is_not_given_out_before_it_is_done() -> None:
+    bench = Bench(FakeRunner(lambda seed: 100), max_sessions=1)
+    first = bench.open()
+    for _ in range(4):
+        bench.loop.step()
+    sound: Future[Pcm] = Future()
+    decode, bench.runner.voice = bench.runner.voice, lambda slots, frames: sound  # type: ignore[method-assign]
+    while bench.loop.speaking is None or bench.loop.speaking.sound is not sound:
+        bench.loop.step()
+        bench.now += 0.1
+    first.cancel()
+    second = bench.open()
+    bench.loop._listen()
+    bench.loop._seat()
+    assert done(first).reason is FinishReason.CANCELLED
+    assert not bench.loop.free, "the codec still writes there"
+    sound.set_result(np.zeros((1, SAMPLES_PER_FRAME), dtype=np.float32))
+    bench.runner.voice = decode  # type: ignore[method-assign]
+    bench.run()
+    assert done(second).reason is FinishReason.LENGTH and len(bench.loop.free) == 1
+    assert drain(first) == []
 
 
 def test_text_after_the_end_or_over_the_limit_is_refused_with_the_numbers(bench: Bench) -> None:

@@ -94,7 +94,7 @@ def speak(model: Model, row: read.Row) -> Speech:
             if not ended:
                 frames.append(out.codes[0])
                 text.append(script.next_text())
-    pcm = runner.voice([0], len(frames))[0]
+    pcm = runner.voice([0], len(frames)).result()[0]
     return Speech(heard, len(prompt.text), text[1:], np.stack(frames), pcm, ended)
 
 

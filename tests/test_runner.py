@@ -45,5 +45,5 @@ def _speak(model: Model, rows: list[Sampling]) -> np.ndarray:
         assert runner.prefill(slot, 64)
     batch = [Row(slot, spec.text_ids.tts_pad) for slot in range(len(rows))]
     frames = [runner.frame(batch).codes for _ in range(6)]
-    assert np.isfinite(runner.voice(range(len(rows)), 6)).all()
+    assert np.isfinite(runner.voice(range(len(rows)), 6).result()).all()
     return np.stack(frames, 1)

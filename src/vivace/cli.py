@@ -273,6 +273,9 @@ def synth_checkpoint(
     mean_frames: Annotated[
         float | None, typer.Option(min=1, help="Mean length of its speech, in frames of 80 ms.")
     ] = None,
+    until_text: Annotated[
+        bool, typer.Option("--until-text", help="Its speech ends with its text, a token a frame.")
+    ] = False,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16 or float32.")] = "bfloat16",
 ) -> None:
     """Write a checkpoint in the published layout: of random weights, or a small one widened."""
@@ -281,9 +284,18 @@ def synth_checkpoint(
 
         kind = kind or "custom_voice"
         size = size or "tiny"
-        write_synthetic(out, size=size, kind=kind, seed=seed, mean_frames=mean_frames, dtype=dtype)
+        write_synthetic(
+            out,
+            size=size,
+            kind=kind,
+            seed=seed,
+            mean_frames=mean_frames,
+            until_text=until_text,
+            dtype=dtype,
+        )
     else:
-        for option, value in (("--kind", kind), ("--mean-frames", mean_frames)):
+        lengths = (("--mean-frames", mean_frames), ("--until-text", until_text or None))
+        for option, value in (("--kind", kind), *lengths):
             if value is not None:
                 raise InvalidRequest(f"{option} does not go with --from: {source} decides that.")
         from vivace.checkpoint.embedded import embedded

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields
 
 from vivace.errors import Unprocessable
 
-MOST_CHUNK = 32  # frames: the ring between talker and codec holds twice as many
+MOST_CHUNK = 32  # frames: the ring between talker and codec holds a multiple
 
 
 def _check(config: object, least: float, *names: str) -> None:

@@ -8,6 +8,7 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -55,8 +56,8 @@ class Steps(Protocol):
         """Make the next frame of every row."""
         ...
 
-    def voice(self, slots: Sequence[int], frames: int) -> Pcm:
-        """Decode the next frames of every slot: samples [B, frames * 1920]."""
+    def voice(self, slots: Sequence[int], frames: int) -> "Future[Pcm]":
+        """Decode the next frames of every slot beside other steps: samples [B, frames * 1920]."""
         ...
 
 
@@ -109,6 +110,15 @@ class Cancel:
 Word = Turn | More | Cancel
 
 
+@dataclass(frozen=True, slots=True)
+class Speaking:
+    """A codec step that runs: whose chunk it decodes, and where the samples will be."""
+
+    turns: list[Turn]
+    frames: int
+    sound: "Future[Pcm]"
+
+
 class Loop:
     """Serves sessions with one runner until told to stop."""
 
@@ -122,6 +132,8 @@ class Loop:
         self.runner, self.config, self.clock, self.on_done = runner, config, clock, on_done
         self.turns: dict[Session, Turn] = {}  # in the order of their arrival
         self.free = list(range(config.max_sessions - 1, -1, -1))
+        self.speaking: Speaking | None = None
+        self.left: list[int] = []  # slots given up while the codec is at them
         self.steps = 0
         self.beat_s = clock()
         self.stopping = False
@@ -150,10 +162,12 @@ class Loop:
                 self._wake.wait(IDLE_S)
             self._wake.clear()
         self._listen()
+        self._collect(wait=True)
         self._end(self.turns.values(), Unavailable("the engine was closed"))
 
     def step(self) -> bool:
         """Take words, seat who waits, plan, run, publish. False if nothing could run."""
+        self._collect()
         now = self.beat_s = self.clock()
         self._listen()
         self._seat()
@@ -163,8 +177,11 @@ class Loop:
         for track in todo.prefill:
             self._prefill(turns[track])
         self._frame([turns[track] for track in todo.frame])
-        self.steps += bool(todo)
-        return bool(todo)
+        busy = bool(todo) or self.speaking is not None
+        if not (todo.prefill or todo.frame):
+            self._collect(wait=True)
+        self.steps += busy
+        return busy
 
     def _listen(self) -> None:
         while not self._words.empty():
@@ -262,25 +279,44 @@ class Loop:
         track = turn.track
         track.finished = True
         turn.reason = reason if track.made else FinishReason.NO_AUDIO
-        if not track.pending:
+        self._finish_if_said(turn)
+
+    def _finish_if_said(self, turn: Turn) -> None:
+        track = turn.track
+        if track.finished and track.voiced == track.made:
             self._finish(turn, turn.reason)
 
     def _voice(self, turns: list[Turn], frames: int) -> None:
-        if not turns:
+        """Start the codec, if it is free; a listener who has heard nothing waits for no frame."""
+        if not turns or self.speaking is not None:
             return
-        with self._blame(turns):
-            pcm = self.runner.voice([turn.track.slot for turn in turns], frames)
-            now = self.clock()
-            for turn, samples in zip(turns, pcm, strict=True):
-                self._send(turn, samples, frames, now)
+        for turn in turns:
+            turn.track.voicing = frames
+        sound = self.runner.voice([turn.track.slot for turn in turns], frames)
+        self.speaking = Speaking(turns, frames, sound)
+        if any(turn.track.deadline_s is None for turn in turns):
+            self._collect(wait=True)
+
+    def _collect(self, *, wait: bool = False) -> None:
+        """Send what the codec has decoded, if it is done, and free the slots it was at."""
+        speaking = self.speaking
+        if speaking is None or not (wait or speaking.sound.done()):
+            return
+        self.speaking = None
+        with self._blame(speaking.turns):
+            pcm, now = speaking.sound.result(), self.clock()
+            for turn, samples in zip(speaking.turns, pcm, strict=True):
+                self._send(turn, samples, speaking.frames, now)
+        for turn in speaking.turns:
+            turn.track.voicing = 0
+        self.free += self.left
+        self.left.clear()
 
     def _send(self, turn: Turn, pcm: Pcm, frames: int, now: float) -> None:
-        track = turn.track
         codes, turn.codes = np.stack(turn.codes[:frames]), turn.codes[frames:]
-        track.sent(frames, now)
+        turn.track.sent(frames, now)
         turn.session.outbox.put(Chunk(pcm.copy(), codes))
-        if track.finished and not track.pending:
-            self._finish(turn, turn.reason)
+        self._finish_if_said(turn)
 
     @contextmanager
     def _blame(self, turns: list[Turn]) -> Iterator[None]:
@@ -306,7 +342,7 @@ class Loop:
             return
         if turn.track.seated:
             self.runner.close(turn.track.slot)
-            self.free.append(turn.track.slot)
+            (self.left if turn.track.voicing else self.free).append(turn.track.slot)
         self.on_done(turn.session)
         tokens = len(turn.session.prompt_ids)
         done = Done(reason, turn.track.voiced, tokens, turn.seed, error)

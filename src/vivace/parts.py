@@ -46,7 +46,8 @@ def load_parts(
     path = embedded() if model is None else locate(str(model), revision=revision, offline=offline)
     device = _device(config.device)
     parts = load(path, device, _dtype(config.dtype, device))
-    torch.set_num_threads(_threads(config.threads, parts.spec))
+    threads = _threads(config.threads, parts.spec)
+    torch.set_num_threads(max(1, threads - threads // 2))
     pages = config.max_sessions * config.session_context // PAGE
     runner = Runner(
         parts.spec,
@@ -55,6 +56,7 @@ def load_parts(
         parts.codec,
         slots=config.max_sessions,
         pages=max(pages, config.max_context // PAGE),
+        threads=max(1, threads // 2),  # of the codec's lane; the talker has the others
     )
     warm_up(runner, config)
     name = "vivace-embedded" if model is None else str(model)
@@ -111,6 +113,6 @@ def warm_up(runner: Runner, config: EngineConfig) -> None:
     for _ in range(config.profile.chunk_frames):
         runner.frame(rows[: config.profile.frame_rows])
     for frames in range(1, config.profile.chunk_frames + 1):
-        runner.voice(slots[:1], frames)
+        runner.voice(slots[:1], frames).result()
     for slot in slots:
         runner.close(slot)

@@ -6,7 +6,6 @@ import wave
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
-from pathlib import Path
 
 import httpx
 import numpy as np
@@ -29,9 +28,10 @@ FRAME_BYTES = 3840
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    from vivace.checkpoint.embedded import embedded
+    from vivace.checkpoint.synth import write_synthetic
 
-    folder: Path = embedded(tmp_path_factory.mktemp("cache"))
+    folder = tmp_path_factory.mktemp("synthetic") / "nine_voices"
+    write_synthetic(folder, until_text=True)
     with Engine(folder, config=EngineConfig(max_sessions=8, max_queue=16, threads=1)) as engine:
         yield engine
 

@@ -119,7 +119,7 @@ def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: in
             Stage(
                 f"codec, {frames} frames",
                 batch,
-                lambda frames=frames: runner.voice(slots, frames),  # type: ignore[misc]
+                lambda frames=frames: runner.voice(slots, frames).result(),  # type: ignore[misc]
                 _weights(runner.codec),
                 codec_dtype,
             )

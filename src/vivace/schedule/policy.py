@@ -34,9 +34,9 @@ class Plan:
 
 def need(track: Track, now: float, profile: Profile) -> Need:
     """How pressing a session is at `now`."""
-    if track.deadline_s is None:
+    if track.dry_s is None:
         return Need.FIRST
-    slack = track.deadline_s - now
+    slack = track.dry_s - now
     if slack < profile.guard_s:
         return Need.URGENT
     return Need.LEAD if slack < profile.lead_s else Need.AHEAD
@@ -57,7 +57,7 @@ def _rank(now: float, profile: Profile) -> Callable[[Track], tuple[Need, float]]
     """Order by need, then the oldest of the unheard, then the least slack of the others."""
 
     def key(track: Track) -> tuple[Need, float]:
-        since = track.arrived_s if track.deadline_s is None else track.deadline_s
+        since = track.arrived_s if track.dry_s is None else track.dry_s
         return need(track, now, profile), since
 
     return key

@@ -14,7 +14,8 @@ class Track:
     prefilled: bool = False
     text_ready: bool = True  # there is text for the next frame, or there will be no more
     made: int = 0  # frames the talker has made
-    voiced: int = 0  # frames the codec has decoded
+    voicing: int = 0  # frames the codec is decoding now
+    voiced: int = 0  # frames it has decoded
     taken: int = 0  # frames the reader has taken away
     finished: bool = False  # the talker makes no more
     deadline_s: float | None = None  # when the listener's buffer empties; None before first audio
@@ -26,8 +27,13 @@ class Track:
 
     @property
     def pending(self) -> int:
-        """Frames made and not yet decoded."""
-        return self.made - self.voiced
+        """Frames made that nobody decodes yet."""
+        return self.made - self.voiced - self.voicing
+
+    @property
+    def dry_s(self) -> float | None:
+        """When the listener runs dry if nothing is started now; None before first audio."""
+        return None if self.deadline_s is None else self.deadline_s + self.voicing * FRAME_S
 
     @property
     def buffered_s(self) -> float:
@@ -39,6 +45,7 @@ class Track:
 
         A listener who has already run dry starts again from now.
         """
+        self.voicing = 0
         self.voiced += frames
         start = now if self.deadline_s is None else max(self.deadline_s, now)
         self.deadline_s = start + frames * FRAME_S

@@ -6,6 +6,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
+from types import FrameType
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -73,6 +74,14 @@ class Server(uvicorn.Server):
         )
         self._opened = opened
 
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal lets streams end, the second does not wait for them."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        if not self.force_exit:
+            wait_s = self.config.timeout_graceful_shutdown
+            log.warning("finishing what has begun, up to %s s; once more to stop now", wait_s)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the port, then say so."""
         await super().startup(sockets)
@@ -98,15 +107,8 @@ def run(
 
     server = Server(patient, config, opened)
 
-    def stop(*_: object) -> None:
-        server.force_exit = server.should_exit
-        server.should_exit = True
-        active = engine.stats().active
-        if active and not server.force_exit:
-            wait = f"up to {config.drain_s:g} s; once more to stop now"
-            log.warning("finishing %d streams, %s", active, wait)
-
-    # uvicorn puts these back and raises the signal again at its end: the engine is still to close.
+    # uvicorn takes these over while it serves, puts them back at its end and raises the signal
+    # again; by then the engine is still to close.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+        signal.signal(number, server.handle_exit)
     server.run(sockets=[sock])

@@ -1,0 +1,62 @@
+"""The voice in the box at full size on one card: writes what it says, to be judged elsewhere.
+
+    python tests/voice/full_size.py CHECKPOINT OUT [--device cuda]
+
+CHECKPOINT is written with `vivace synth-checkpoint CHECKPOINT --from embedded` if it is not there.
+OUT gets one .npz for each list of texts and text mode: `pcm` s16 [samples], `ends` [texts].
+"""
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from vivace.checkpoint.embedded import embedded
+from vivace.checkpoint.widen import write_widened
+from vivace.config import EngineConfig
+from vivace.engine import Engine
+from vivace.types import SAMPLE_RATE, SpeechRequest, TextMode
+
+TEXTS = Path(__file__).parents[2] / "training" / "judge"
+
+
+def speak(engine: Engine, name: str, mode: TextMode, out: Path) -> dict[str, object]:
+    """All texts of one list at once; seeds are their numbers, as in the other tests."""
+    texts = (TEXTS / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+    started = time.perf_counter()
+    sessions = [
+        engine.say(text, SpeechRequest(text_mode=mode, sampling=replace(engine.defaults, seed=i)))
+        for i, text in enumerate(texts)
+    ]
+    sounds = [np.concatenate([chunk.pcm for chunk in session]) for session in sessions]
+    took_s = time.perf_counter() - started
+    pcm = np.clip(np.concatenate(sounds) * 32767, -32768, 32767).astype("<i2")
+    np.savez(out / f"{name}_{mode.value}.npz", pcm=pcm, ends=np.cumsum([len(s) for s in sounds]))
+    audio_s = len(pcm) / SAMPLE_RATE
+    return {"texts": f"{name} {mode.value}", "audio_s": audio_s, "x_realtime": audio_s / took_s}
+
+
+def main() -> None:
+    """Write, load, speak, and print one JSON line for each list."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--device", default="cuda")
+    args = parser.parse_args()
+    started = time.perf_counter()
+    if not args.checkpoint.exists():
+        write_widened(args.checkpoint, embedded(), size="1.7b")
+    print(f"written after {time.perf_counter() - started:.0f} s", flush=True)
+    config = EngineConfig(device=args.device, max_sessions=16, max_queue=100)
+    with Engine(args.checkpoint, config=config) as engine:
+        print(f"ready after {time.perf_counter() - started:.0f} s", flush=True)
+        for name in ("everyday", "digits"):
+            for mode in TextMode:
+                print(json.dumps(speak(engine, name, mode, args.out)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
