@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+from vivace.checkpoint.embedded import embedded
 from vivace.checkpoint.presets import LANGUAGES, SIZES, SPEAKERS, config_files
 from vivace.checkpoint.read import read_spec
 from vivace.checkpoint.tensors import codec_tensors, model_tensors
@@ -25,10 +25,17 @@ from vivace.text.tokenize import Tokenizer
 from vivace.types import Codes, FinishReason, Pcm, Sampling, SpeechRequest, TextMode
 
 Tiny = Callable[..., Path]
-TEXT = "Hello there, how are you today? It is 42 degrees, Mr. O'Neil's user says."
+TEXT = "Hello there, how are you today? It is 42 degrees, Mr. O'Neil's assistant says. We wait."
 GREEDY = Sampling(temperature=0.0, subtalker_temperature=0.0)
-# Every draw from the whole vocabulary, far from the likeliest.
-WILD = Sampling(temperature=1.5, top_k=0, subtalker_temperature=1.5, subtalker_top_k=0, seed=7)
+# Every draw from the whole vocabulary, far from the likeliest, and shorter than the text.
+WILD = Sampling(
+    temperature=1.5,
+    top_k=0,
+    subtalker_temperature=1.5,
+    subtalker_top_k=0,
+    seed=7,
+    max_frames=24,
+)
 
 # Wider than tiny everywhere, at little cost. Ratios are no powers of two where they need not be,
 # and the heads of the speech tokenizer have none of the tiny heads' frequencies at the same theta.
@@ -50,12 +57,12 @@ MIDDLE: dict[str, dict[str, object]] = {
         "vocab_size": 512,
     },
     "decoder": {
-        "latent_dim": 384,
+        "latent_dim": 256,
         "codebook_dim": 256,
         "codebook_size": 512,
         "decoder_dim": 512,
-        "hidden_size": 192,
-        "intermediate_size": 320,
+        "hidden_size": 256,
+        "intermediate_size": 400,
         "head_dim": 48,
         "num_attention_heads": 6,
         "num_key_value_heads": 6,
@@ -106,25 +113,37 @@ def speak(
     ]
 
 
-def test_speaks_like_the_tiny_one(source: Path, wide: Path) -> None:
-    """Codes are equal up to the end of speech, greedy or drawn from all that there is."""
-    requests = [
-        SpeechRequest(voice="ryan", language="english", text_mode=mode, sampling=GREEDY)
-        for mode in TextMode
-    ]
-    requests.append(SpeechRequest(voice="eric", instruct="Slowly.", sampling=WILD))
-    for (codes, pcm), (same, close) in zip(
-        speak(source, requests), speak(wide, requests), strict=True
-    ):
+def snr_db(pcm: Pcm, close: Pcm) -> float:
+    return 10.0 * float(np.log10((pcm**2).mean() / ((pcm - close) ** 2).mean()))
+
+
+def test_speaks_like_the_voice_in_the_box(widen: Callable[..., Path]) -> None:
+    """Greedy codes are the same up to the end of speech, and so is the sound."""
+    requests = [SpeechRequest(text_mode=mode, sampling=GREEDY) for mode in TextMode]
+    wide = widen(embedded(), dtype="float32")
+    pairs = zip(speak(embedded(), requests), speak(wide, requests), strict=True)
+    for (codes, pcm), (same, close) in pairs:
         assert len(codes) > 60
         np.testing.assert_array_equal(codes, same)
-        assert 10 * np.log10((pcm**2).mean() / ((pcm - close) ** 2).mean()) > 60.0  # dB
+        assert snr_db(pcm, close) > 60.0
+
+
+def test_draws_like_one_of_other_shapes(source: Path, wide: Path) -> None:
+    """All codes are drawn by their id, and only that of the end of speech has moved."""
+    request = SpeechRequest(
+        voice="eric", instruct="Slowly.", text_mode=TextMode.WHOLE, sampling=WILD
+    )
+    ((codes, pcm),), ((same, close),) = (
+        speak(folder, [request], reason=FinishReason.LENGTH) for folder in (source, wide)
+    )
+    np.testing.assert_array_equal(codes, same)
+    assert snr_db(pcm, close) > 60.0
 
 
 def test_bfloat16_draws_no_code_that_the_tiny_one_lacks(
     source: Path, widen: Callable[..., Path]
 ) -> None:
-    request = SpeechRequest(sampling=replace(WILD, max_frames=12))
+    request = SpeechRequest(sampling=WILD)
     ((codes, _),) = speak(widen(source), [request], dtype="bfloat16", reason=FinishReason.LENGTH)
     assert codes.max() < read_spec(source).predictor.vocab
 
