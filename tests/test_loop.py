@@ -105,7 +105,7 @@ def test_speech_comes_in_order_and_ends_once() -> None:
 
 
 def test_first_chunk_leaves_before_the_last_frame_is_made() -> None:
-    bench = Bench(FakeRunner(lambda seed: 50), profile=Profile(chunk_frames=8))
+    bench = Bench(FakeRunner(lambda seed: 50), profile=Profile(first_frames=1))
     session = bench.open()
     while not (chunks := drain(session)):
         assert bench.loop.step()

@@ -32,7 +32,7 @@ class Limits:
 class Profile:
     """How the scheduler trades first sound against throughput."""
 
-    first_frames: int = 1  # frames in a stream's first chunk
+    first_frames: int = 2  # frames in a first chunk: one has often played before the next is made
     chunk_frames: int = 8  # most frames of one stream in one codec batch
     guard_s: float = 0.16  # a stream with less slack than this goes before new ones
     lead_s: float = 2.0  # how far ahead of the listener a stream may run while others wait

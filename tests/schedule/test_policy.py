@@ -8,7 +8,7 @@ from vivace.schedule.policy import MOST_PENDING, Need, need, plan
 from vivace.schedule.track import Track
 from vivace.types import FRAME_S
 
-PROFILE = Profile(chunk_frames=4)
+PROFILE = Profile(first_frames=1, chunk_frames=4)
 
 
 def heard(slack_s: float, **fields: object) -> Track:

@@ -113,7 +113,7 @@ class Predictor(nn.Module):
     def _run(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: FrameCache) -> Tensor:
         """Normalised states [N, hidden] of the frame's next positions."""
         for i, block in enumerate(self.layers):
-            x = block(x, rope, cache.layer(i))
+            x = block.forward(x, rope, cache.layer(i))
         cache.end += x.shape[0] // cache.rows
         out: Tensor = self.norm(x)
         return out
