@@ -64,7 +64,10 @@ class Engine:
 
         started: Future[Parts] = Future()
         self._thread = threading.Thread(
-            target=self._run, args=(build if parts is None else lambda: parts, started), daemon=True
+            target=self._run,
+            args=(build if parts is None else lambda: parts, started),
+            name="vivace-engine",
+            daemon=True,
         )
         self._thread.start()
         loaded = started.result()

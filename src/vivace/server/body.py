@@ -9,8 +9,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
 from vivace.errors import InvalidRequest, TooLarge
+from vivace.text.clean import check_text
 
-_HALF_CHARACTER = re.compile(r"[\ud800-\udfff]")
 _JSON_TYPE = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;.*)?", re.IGNORECASE)
 _OTHER_CHARSET = re.compile(r"charset\s*=\s*\"?(?!utf-?8\b)[\w-]", re.IGNORECASE)
 
@@ -51,10 +51,8 @@ def parse(raw: bytes) -> dict[str, object]:
     if not isinstance(body, dict):
         raise InvalidRequest('The body must be a JSON object, such as {"input": "Hello."}.')
     for name, value in body.items():
-        if any(map(_HALF_CHARACTER.search, _strings([name, value]))):
-            raise InvalidRequest(
-                f"`{name}` holds half of a surrogate pair, which is no character.", param=name
-            )
+        for text in _strings([name, value]):
+            check_text(text, name)
     return body
 
 

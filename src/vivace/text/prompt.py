@@ -80,7 +80,6 @@ class Script:
         self.clone: Clone | None = request.clone
         self.head = head(spec, request, encoder)
         self.lane: deque[int] = deque()
-        self.body: list[int] = []
         self.ended = False
         if self.clone is not None and self.clone.ref_codes is not None:
             self.lane.extend(encoder.encode(self.clone.ref_text))
@@ -93,7 +92,6 @@ class Script:
 
     def append(self, ids: list[int]) -> None:
         """Add tokens of the body."""
-        self.body += ids
         self.lane.extend(ids)
 
     def end(self) -> None:
