@@ -1,17 +1,18 @@
-"""The engine's loop: takes words from other threads, plans a step, runs it, publishes what it made.
+"""The engine's loop: takes words from other threads, plans steps, starts them, publishes results.
 
-Owner of slots and turns. Everything here runs on one thread; the only ways in are `tell` and the
-sessions' outboxes are the only ways out.
+Owner of slots and turns. Everything here runs on one thread and nothing here blocks: a step is
+started on one of the runner's two lanes and collected when it is done. The only way in is `tell`,
+and the sessions' outboxes are the only ways out.
 """
 
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -29,8 +30,41 @@ NO_MEMORY = "no memory is left for this session; try again later, or lower --max
 IDLE_S = 0.5  # longest sleep of an idle loop: the heartbeat of an idle engine
 
 
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Pending(Protocol[T_co]):
+    """A step that runs; a `Future` is one."""
+
+    def done(self) -> bool:
+        """Is the result there?"""
+        ...
+
+    def result(self) -> T_co:
+        """The result, waited for if need be; raises what went wrong."""
+        ...
+
+
 class Steps(Protocol):
-    """What the loop asks of a runner; tests give it a fake one."""
+    """What the loop asks of a runner; tests and the simulator give it a fake one.
+
+    Two lanes, tokens (`open`, `begin`, `prefill`, `frame`, `close`) and sound (`voice`), each in
+    the order of its calls. No call blocks.
+    """
+
+    @property
+    def depth(self) -> int:
+        """How many token steps may be started before the first is collected."""
+        ...
+
+    @property
+    def poll_s(self) -> float:
+        """How long the loop may sleep while steps run, if nothing wakes it."""
+        ...
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever a step is done; a runner that cannot has a short `poll_s`."""
+        ...
 
     def open(self, slot: int, sampling: Sampling, seed: int) -> None:
         """Make the slot a fresh one."""
@@ -48,16 +82,16 @@ class Steps(Protocol):
         """Take a prompt, to be laid down by `prefill`."""
         ...
 
-    def prefill(self, slot: int, rows: int) -> bool:
+    def prefill(self, slot: int, rows: int) -> Pending[bool]:
         """Lay down its next rows; true once all but the last are there."""
         ...
 
-    def frame(self, rows: Sequence[Row]) -> Frames:
+    def frame(self, rows: Sequence[Row]) -> Pending[Frames]:
         """Make the next frame of every row."""
         ...
 
-    def voice(self, slots: Sequence[int], frames: int) -> "Future[Pcm]":
-        """Decode the next frames of every slot beside other steps: samples [B, frames * 1920]."""
+    def voice(self, slots: Sequence[int], frames: int) -> Pending[Pcm]:
+        """Decode the next frames of every slot: samples [B, frames * 1920]."""
         ...
 
 
@@ -111,12 +145,26 @@ Word = Turn | More | Cancel
 
 
 @dataclass(frozen=True, slots=True)
+class Talking:
+    """A token step that runs: prompts laid down, then one frame of each of the turns."""
+
+    laid: list[tuple[Turn, Pending[bool]]]
+    turns: list[Turn]
+    frames: Pending[Frames] | None
+
+    def done(self) -> bool:
+        """Lanes keep their order, so the last part tells."""
+        last = self.frames or (self.laid[-1][1] if self.laid else None)
+        return last is None or last.done()
+
+
+@dataclass(frozen=True, slots=True)
 class Speaking:
     """A codec step that runs: whose chunk it decodes, and where the samples will be."""
 
     turns: list[Turn]
     frames: int
-    sound: "Future[Pcm]"
+    sound: Pending[Pcm]
 
 
 class Loop:
@@ -132,13 +180,15 @@ class Loop:
         self.runner, self.config, self.clock, self.on_done = runner, config, clock, on_done
         self.turns: dict[Session, Turn] = {}  # in the order of their arrival
         self.free = list(range(config.max_sessions - 1, -1, -1))
-        self.speaking: Speaking | None = None
+        self.talking: deque[Talking] = deque()  # token steps that run, oldest first
+        self.speaking: Speaking | None = None  # the codec step that runs
         self.left: list[int] = []  # slots given up while the codec is at them
         self.steps = 0
         self.beat_s = clock()
         self.stopping = False
         self._words: queue.SimpleQueue[Word] = queue.SimpleQueue()
         self._wake = threading.Event()
+        runner.watch(self.wake)
 
     def tell(self, word: Word) -> None:
         """Leave word, from any thread."""
@@ -153,35 +203,37 @@ class Loop:
         """Step until stopped, sleeping where nothing can run; the body of the engine's thread."""
         while not self.stopping:
             try:
-                busy = self.step()
+                moved = self.step()
             except Exception:  # our own bug: end what is open, go on serving
                 log.exception("a step failed")
                 self._end(self.turns.values(), EngineFailure("the engine failed; see its log"))
-                busy = False
-            if not busy:
-                self._wake.wait(IDLE_S)
+                moved = False
+            if not moved:
+                self._wake.wait(min(self.runner.poll_s, IDLE_S) if self.running else IDLE_S)
             self._wake.clear()
         self._listen()
         self._collect(wait=True)
         self._end(self.turns.values(), Unavailable("the engine was closed"))
 
+    @property
+    def running(self) -> bool:
+        """Is a step under way?"""
+        return bool(self.talking) or self.speaking is not None
+
     def step(self) -> bool:
-        """Take words, seat who waits, plan, run, publish. False if nothing could run."""
-        self._collect()
+        """Publish what is done, take words, seat who waits, plan, start. False if nothing moved."""
+        moved = self._collect()
         now = self.beat_s = self.clock()
         self._listen()
         self._seat()
         turns = self._seated(now)
         todo = plan(turns, now, self.config.profile)
-        self._voice([turns[track] for track in todo.voice], todo.voice_frames)
-        for track in todo.prefill:
-            self._prefill(turns[track])
-        self._frame([turns[track] for track in todo.frame])
-        busy = bool(todo) or self.speaking is not None
-        if not (todo.prefill or todo.frame):
-            self._collect(wait=True)
-        self.steps += busy
-        return busy
+        started = self._speak([turns[track] for track in todo.voice], todo.voice_frames)
+        started |= self._talk(
+            [turns[track] for track in todo.prefill], [turns[track] for track in todo.frame]
+        )
+        self.steps += started
+        return moved or started
 
     def _listen(self) -> None:
         while not self._words.empty():
@@ -231,8 +283,20 @@ class Loop:
             log.warning("%s: its reader took nothing for too long", turn.session.id)
             self._finish(turn, FinishReason.CANCELLED, drop=True)
 
-    def _prefill(self, turn: Turn) -> None:
-        slot = turn.track.slot
+    def _talk(self, cold: list[Turn], warm: list[Turn]) -> bool:
+        """Start a token step, unless enough of them run."""
+        if len(self.talking) >= self.runner.depth:
+            return False
+        laid = [(turn, part) for turn in cold if (part := self._prefill(turn)) is not None]
+        warm = [t for t in warm if t.session in self.turns and self._has_room(t)]
+        frames = self._frame(warm) if warm else None
+        if not (laid or frames):
+            return False
+        self.talking.append(Talking(laid, warm, frames))
+        return True
+
+    def _prefill(self, turn: Turn) -> Pending[bool] | None:
+        slot, part = turn.track.slot, None
         with self._blame([turn]):
             if turn.first_text is None:
                 prompt = turn.script.prompt()
@@ -241,31 +305,37 @@ class Loop:
                 self.runner.begin(slot, prompt)
                 turn.first_text = prompt.text[-1]
                 turn.positions = len(prompt.text) - 1
-            turn.track.prefilled = self.runner.prefill(slot, self.config.profile.prefill_rows)
+            part = self.runner.prefill(slot, self.config.profile.prefill_rows)
+            turn.track.laying = True
+        return part
 
-    def _frame(self, turns: list[Turn]) -> None:
-        turns = [t for t in turns if t.session in self.turns and self._has_room(t)]
-        if not turns:
-            return
-        rows = [Row(turn.track.slot, turn.next_text()) for turn in turns]
+    def _frame(self, turns: list[Turn]) -> Pending[Frames] | None:
+        rows, frames = [Row(turn.track.slot, turn.next_text()) for turn in turns], None
         with self._blame(turns):
-            out = self.runner.frame(rows)
-            for turn, codes, ended in zip(turns, out.codes, out.ended, strict=True):
-                self._made(turn, codes, bool(ended))
+            frames = self.runner.frame(rows)
+            for turn in turns:
+                turn.track.flying += 1
+        return frames
 
     def _has_room(self, turn: Turn) -> bool:
-        """Room for one more position, or the turn ends here."""
-        turn.positions += 1
-        if turn.positions > self.config.max_context:
-            self._last_frame(turn, FinishReason.LENGTH)
-        elif not self.runner.room(turn.track.slot, turn.positions):
+        """Room for one more position, or the turn ends here, once its frames under way are in."""
+        track = turn.track
+        full = turn.positions == self.config.max_context
+        if full or track.made + track.flying >= turn.most_frames:
+            if not track.flying:
+                self._last_frame(turn, FinishReason.LENGTH)
+            return False
+        if not self.runner.room(track.slot, turn.positions + 1):
             self._end([turn], Unavailable(NO_MEMORY))
-        else:
-            return True
-        return False
+            return False
+        turn.positions += 1
+        return True
 
     def _made(self, turn: Turn, codes: Codes, ended: bool) -> None:
         track = turn.track
+        track.flying -= 1
+        if track.finished:  # started before its end of speech was known
+            return
         if ended:
             self._last_frame(turn, FinishReason.STOP)
             return
@@ -286,22 +356,30 @@ class Loop:
         if track.finished and track.voiced == track.made:
             self._finish(turn, turn.reason)
 
-    def _voice(self, turns: list[Turn], frames: int) -> None:
-        """Start the codec, if it is free; a listener who has heard nothing waits for no frame."""
+    def _speak(self, turns: list[Turn], frames: int) -> bool:
+        """Start the codec, if it is free."""
         if not turns or self.speaking is not None:
-            return
-        for turn in turns:
-            turn.track.voicing = frames
-        sound = self.runner.voice([turn.track.slot for turn in turns], frames)
-        self.speaking = Speaking(turns, frames, sound)
-        if any(turn.track.deadline_s is None for turn in turns):
-            self._collect(wait=True)
+            return False
+        with self._blame(turns):
+            sound = self.runner.voice([turn.track.slot for turn in turns], frames)
+            for turn in turns:
+                turn.track.voicing = frames
+            self.speaking = Speaking(turns, frames, sound)
+        return self.speaking is not None
 
-    def _collect(self, *, wait: bool = False) -> None:
-        """Send what the codec has decoded, if it is done, and free the slots it was at."""
-        speaking = self.speaking
-        if speaking is None or not (wait or speaking.sound.done()):
-            return
+    def _collect(self, *, wait: bool = False) -> bool:
+        """Publish the steps that are done, sound first."""
+        moved = False
+        if (speaking := self.speaking) is not None and (wait or speaking.sound.done()):
+            self._spoken(speaking)
+            moved = True
+        while self.talking and (wait or self.talking[0].done()):
+            self._talked(self.talking.popleft())
+            moved = True
+        return moved
+
+    def _spoken(self, speaking: Speaking) -> None:
+        """Send what the codec has decoded, and free the slots it was at."""
         self.speaking = None
         with self._blame(speaking.turns):
             pcm, now = speaking.sound.result(), self.clock()
@@ -311,6 +389,19 @@ class Loop:
             turn.track.voicing = 0
         self.free += self.left
         self.left.clear()
+
+    def _talked(self, talking: Talking) -> None:
+        """Take in what a token step has made."""
+        for turn, part in talking.laid:
+            with self._blame([turn]):
+                turn.track.prefilled = part.result()
+            turn.track.laying = False
+        if talking.frames is None:
+            return
+        with self._blame(talking.turns):
+            out = talking.frames.result()
+            for turn, codes, ended in zip(talking.turns, out.codes, out.ended, strict=True):
+                self._made(turn, codes, bool(ended))
 
     def _send(self, turn: Turn, pcm: Pcm, frames: int, now: float) -> None:
         codes, turn.codes = np.stack(turn.codes[:frames]), turn.codes[frames:]

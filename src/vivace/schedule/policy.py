@@ -47,7 +47,7 @@ def plan(tracks: Collection[Track], now: float, profile: Profile) -> Plan:
     ranked = sorted(tracks, key=_rank(now, profile))
     if any(need(t, now, profile) <= Need.FIRST and _runnable(t, profile) for t in ranked):
         ranked = [t for t in ranked if need(t, now, profile) < Need.AHEAD]
-    prefill = [t for t in ranked if not t.prefilled][: profile.prefills]
+    prefill = [t for t in ranked if not (t.prefilled or t.laying)][: profile.prefills]
     frame = [t for t in ranked if t.prefilled and _wants_frame(t, profile)][: profile.frame_rows]
     voice, frames = _voice(ranked, now, profile)
     return Plan(tuple(prefill), tuple(frame), tuple(voice), frames)
@@ -69,7 +69,8 @@ def _runnable(track: Track, profile: Profile) -> bool:
 
 def _wants_frame(track: Track, profile: Profile) -> bool:
     """Can the talker go on: text is there, and neither codec nor reader is too far behind."""
-    if track.finished or not track.text_ready or track.pending >= MOST_PENDING:
+    ahead = track.pending + track.flying
+    if track.finished or not track.text_ready or ahead >= MOST_PENDING:
         return False
     return track.buffered_s < profile.ahead_s
 
