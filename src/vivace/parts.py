@@ -17,6 +17,7 @@ from vivace.errors import CheckpointError
 from vivace.loop import Steps
 from vivace.model.spec import ModelSpec
 from vivace.runtime.runner import PAGE, Runner
+from vivace.schedule.costs import FREE, CostTable
 from vivace.text.prompt import Prompt
 from vivace.text.tokenize import Tokenizer
 from vivace.types import Row, Sampling
@@ -34,6 +35,7 @@ class Parts:
     spec: ModelSpec
     tokenizer: Tokenizer
     runner: Steps
+    costs: CostTable = FREE
 
 
 def load_parts(
