@@ -43,7 +43,7 @@ class Profile:
     full: float = 0.9  # share of a lane's time that admitted streams may need
     frame_rows: int = 128  # most sessions in one talker step
     codec_rows: int = 32  # most sessions in one codec step
-    prefills: int = 2  # most prompts laid down between two talker steps
+    prefills: int = 16  # most prompts laid down between two talker steps
     prefill_rows: int = 256  # most rows of one prompt in one go
     prompt_rows: int = 16  # rows of an ordinary prompt, to reckon with
 
@@ -60,11 +60,16 @@ class Profile:
                 param="chunk_frames",
             )
 
+    @property
+    def ahead_frames(self) -> int:
+        """`ahead_s` in frames of 80 ms."""
+        return int(self.ahead_s / 0.08)
+
 
 PROFILES = {
     "ttfa": Profile(step_s=0.004, fill=0.1),
     "balanced": Profile(),
-    "throughput": Profile(step_s=0.05, fill=8.0, chunk_frames=24, prefills=8),
+    "throughput": Profile(step_s=0.05, fill=8.0, chunk_frames=24),
 }
 
 

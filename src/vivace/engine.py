@@ -62,8 +62,7 @@ class Engine:
         parts = parts or load_parts(model, self.config, revision=revision, offline=offline)
         self.model_id, self.spec = parts.model_id, parts.spec
         self._tokenizer = parts.tokenizer
-        profile = self.config.profile
-        costs = Costs(parts.costs, profile.frame_rows, profile.codec_rows)
+        costs = Costs(parts.costs, self.config.profile)
         self._loop = Loop(parts.runner, self.config, clock, self._done, costs)
         self._thread = threading.Thread(target=self._loop.run, name="vivace-engine", daemon=True)
         self._thread.start()
