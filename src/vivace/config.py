@@ -33,7 +33,7 @@ class Profile:
     """How the scheduler trades first sound against throughput. docs/scheduling.md says how."""
 
     first_frames: int = 1  # fewest frames in a first chunk
-    chunk_frames: int = 12  # most frames of one stream in one codec step
+    chunk_frames: int = 8  # most frames of one stream in one codec step
     guard_s: float = 0.03  # slack to keep beyond what the costs say
     margin: float = 1.5  # on what the costs say
     lead_s: float = 2.0  # how far ahead of the listener a stream may run while others wait

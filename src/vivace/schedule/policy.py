@@ -56,6 +56,7 @@ class Policy:
     def __init__(self, profile: Profile, costs: Costs, sessions: int) -> None:
         self.profile, self.costs, self.sessions = profile, costs, sessions
         self.pacer = Pacer(profile, costs)
+        self.young = 0  # sessions at the last look that had less in hand than a chunk
 
     def plan(self, tracks: Sequence[Track], now: float, *, talk: bool, speak: bool) -> Plan:
         """The next step of each lane that is free, for all sessions that hold a slot.
@@ -65,7 +66,8 @@ class Policy:
         if not tracks:
             return Plan()
         pace = self.pacer.at(len(tracks))
-        cold, heads, tails = self._rank(tracks, now, pace)
+        first = self.pacer.at(min(len(tracks) + self.young, self.sessions)).first
+        cold, heads, tails = self._rank(tracks, now, pace, first)
         pressing = bool(cold) or (bool(heads) and min(heads)[0] <= pace.guard_s)
         hurry = pressing and 2 * len(tracks) <= self.sessions
         todo = Plan()
@@ -80,13 +82,13 @@ class Policy:
         return todo
 
     def _rank(
-        self, tracks: Sequence[Track], now: float, pace: Pace
+        self, tracks: Sequence[Track], now: float, pace: Pace, first: int
     ) -> tuple[list[Track], Ranked, Ranked]:
         """Prompts to lay down, and who is due on each lane with its slack. One pass: it is hot."""
         cold: list[Track] = []
         talk: Ranked = []
         sound: Ranked = []
-        guard_s, first, chunk = pace.guard_s, pace.first, pace.chunk
+        guard_s, chunk, chunk_s, young = pace.guard_s, pace.chunk, pace.chunk * FRAME_S, 0
         full = self.profile.ahead_frames
         for i, t in enumerate(tracks):
             if not t.prefilled:
@@ -98,6 +100,7 @@ class Policy:
             more = t.text_ready and not t.finished
             heard = deadline_s is not None
             slack = deadline_s - now + t.voicing * FRAME_S if deadline_s is not None else guard_s
+            young += slack < chunk_s
             if more:
                 ahead = pending + t.flying
                 if ahead < MOST_PENDING and voiced - t.taken < full:
@@ -107,6 +110,7 @@ class Policy:
                 due = chunk if heard else first
                 if not more or pending >= due or (heard and slack < guard_s):
                     sound.append((slack, i, t))
+        self.young = young + len(cold)
         return cold, talk, sound
 
     def _prefill(self, cold: list[Track], talk: Ranked, pace: Pace) -> tuple[Track, ...]:
@@ -133,10 +137,13 @@ class Policy:
         """The most pressing sets the chunk; others join while the step stays short."""
         if not sound or (hurry and sound[0][0] > self.profile.lead_s):
             return (), 0
-        slack, _, anchor = sound[0]
+        slack_s, _, anchor = sound[0]
         frames = min(anchor.pending, pace.chunk)
+        while frames > 1 and 0.0 < slack_s < self.costs.voice_s(1, frames):
+            frames -= 1
         whole = frames >= pace.chunk
-        most_s = max(pace.step_s, self.costs.voice_s(1, frames))
+        step_s = min(pace.step_s, slack_s) if slack_s > 0.0 else pace.step_s
+        most_s = max(step_s, self.costs.voice_s(1, frames))
         rows = [anchor]
         for slack, _, t in sound[1:]:
             if len(rows) == self.profile.codec_rows:
