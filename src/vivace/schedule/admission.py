@@ -6,7 +6,7 @@ Overload costs newcomers a quick refusal, never the streams in progress.
 import math
 from dataclasses import dataclass
 
-from vivace.schedule.pace import Pacer
+from vivace.schedule.pace import EASY, Pacer
 
 WEIGHT = 0.1  # of one session in the running mean of stays
 FIRST_STAY_S = 4.0  # until a session has told better
@@ -60,9 +60,11 @@ class Admission:
         pace = self.pacer.at(streams)
         return max(pace.load, pace.turn_load + streams * prompts_s)
 
-    def room(self, seated: int) -> bool:
-        """May one more be seated?"""
-        return seated < self.most
+    def room(self, seated: int, *, pressed: bool) -> bool:
+        """May one more be seated? `pressed` says that a stream in progress is about to run dry."""
+        if seated >= self.most:
+            return False
+        return not pressed or self.load(seated + 1) <= EASY * self.pacer.profile.full
 
     def forecast(self, seated: int, waiting: int) -> Forecast:
         """For a newcomer behind `waiting` others."""

@@ -12,6 +12,8 @@ from vivace.config import Profile
 from vivace.schedule.costs import Costs
 from vivace.types import FRAME_S
 
+EASY = 0.7  # of the full load: a codec that needs less can make up for a bad moment
+SHARE = 0.25  # of the time a chunk plays: a longer step would make everybody urgent
 _CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -84,13 +86,14 @@ class Pacer:
 
     def _chunk(self, streams: int) -> tuple[int, int, float]:
         """Frames, rows and load: the cheapest of the short steps, or the shortest that carries."""
-        sizes = sorted(self._sizes(streams), key=lambda s: self.costs.voice_s(s[1], s[0]))
-        loads = [(self._load(streams, *size), size) for size in sizes]
-        short = [x for x in loads if self.costs.voice_s(x[1][1], x[1][0]) <= self.profile.step_s]
-        load, size = min(short or loads[:1])
-        if load > self.profile.full:
-            carrying = [x for x in loads if x[0] <= self.profile.full]
-            load, size = carrying[0] if carrying else min(loads)
+        steps = sorted((self.costs.voice_s(r, f), f, r) for f, r in self._sizes(streams))
+        bearable = [s for s in steps if s[0] <= max(self.profile.step_s, SHARE * s[1] * FRAME_S)]
+        loads = [(self._load(streams, f, r), (f, r)) for _, f, r in bearable or steps[:1]]
+        short = sum(took_s <= self.profile.step_s for took_s, _, _ in bearable)
+        load, size = min(loads[: max(1, short)])
+        if load > EASY * self.profile.full:
+            easy = [x for x in loads if x[0] <= EASY * self.profile.full]
+            load, size = easy[0] if easy else min(loads)
         return *size, load
 
     def _least(self, streams: int) -> int:
