@@ -318,8 +318,12 @@ class Loop:
 
     def _seat(self, now: float) -> None:
         """Give slots to those who wait, oldest first; nobody waits longer than is bearable."""
+        new = 0  # that the policy has not seen
         for turn in list(self.waiting.values()):
-            if self.free and self.admission.room(self.seated, pressed=self.policy.pressed):
+            if self.free and self.admission.room(
+                self.seated, self.policy.young + new, pressed=self.policy.pressed
+            ):
+                new += 1
                 del self.waiting[turn.session]
                 self.seats[turn.track] = turn
                 turn.track.slot, turn.seated_s = self.free.pop(), now

@@ -43,6 +43,11 @@ class Plans(Protocol):
     """What the loop asks of a policy."""
 
     @property
+    def young(self) -> int:
+        """How many had less in hand than a chunk, when last looked at?"""
+        ...
+
+    @property
     def pressed(self) -> bool:
         """Was a listener about to fall silent, when last looked at?"""
         ...
