@@ -107,7 +107,8 @@ class Policy:
         cold: list[Track] = []
         talk: Ranked = []
         sound: Ranked = []
-        guard_s, chunk, chunk_s, young = pace.guard_s, pace.chunk, pace.chunk * FRAME_S, 0
+        guard_s = pace.guard_s + 1e-6  # so that `due_s` itself is not too early
+        chunk, chunk_s, young = pace.chunk, pace.chunk * FRAME_S, 0
         pressed, soon_s = False, math.inf
         full = self.profile.ahead_frames
         for i, t in enumerate(tracks):
@@ -133,7 +134,7 @@ class Policy:
                     sound.append((slack, i, t))
                 elif heard and slack < soon_s:
                     soon_s = slack
-        self.due_s = now + soon_s - guard_s
+        self.due_s = now + soon_s - pace.guard_s
         self.young, self.pressed = young + len(cold), pressed
         return cold, talk, sound
 

@@ -111,7 +111,8 @@ class Simulation:
         if caller.done is not None:
             return
         if not caller.words.rows_ready and track.prefilled:
-            caller.text_s = self.clock.now  # the engine had to wait for this one
+            first_s = self.loop.admission.first_s(max(1, self.loop.seated))
+            caller.text_s = self.clock.now + first_s  # the engine had to wait for this one
         self.loop.tell(More(cast(Session, caller), [0], end=left == 1))
         if left > 1:
             gap_s = 1.0 / caller.call.tokens_s
