@@ -15,7 +15,9 @@ from vivace.schedule.pace import Pace, Pacer
 from vivace.schedule.track import Track
 from vivace.types import FRAME_S
 
-CHEAPER = 0.7  # a row that lengthens a step by less than this share of its own step belongs in it
+# What a row may add to a codec step, of what the step costs alone: less than CHEAP is worth while
+# if it was to be served next anyway, less than FREE_RIDE even if it could fill a larger chunk.
+CHEAP, FREE_RIDE = 0.7, 0.2
 MOST_PENDING = MOST_CHUNK  # frames a talker may be ahead of the codec
 
 Ranked = list[tuple[float, int, Track]]
@@ -159,7 +161,7 @@ class Policy:
         return tuple(t for _, _, t in batch[:rows])
 
     def _voice(self, sound: Ranked, pace: Pace, hurry: bool) -> tuple[tuple[Track, ...], int]:
-        """The most pressing sets the chunk; others join while the step stays short."""
+        """The most pressing sets the chunk; others join while that costs it little."""
         if not sound or (hurry and sound[0][0] > self.profile.lead_s):
             return (), 0
         slack_s, _, anchor = sound[0]
@@ -169,14 +171,27 @@ class Policy:
         alone_s = self.costs.voice_s(1, frames)
         rows, takes_s = [anchor], alone_s
         for other_s, _, t in sound[1:]:
-            if len(rows) == self.profile.codec_rows:
-                break
-            if not (t.finished or (t.pending >= frames and (frames >= pace.chunk or other_s <= pace.guard_s))):
+            more_s = self.costs.voice_s(len(rows) + 1, frames) - takes_s
+            if not self._fits(t, frames, other_s, more_s / alone_s, pace):
                 continue
-            longer_s = self.costs.voice_s(len(rows) + 1, frames)
-            saves = longer_s - takes_s < CHEAPER * alone_s and longer_s * self.profile.margin <= slack_s
-            if longer_s > max(pace.step_s, alone_s) and not saves:
+            in_time = (
+                more_s < CHEAP * alone_s and (takes_s + more_s) * self.profile.margin <= slack_s
+            )
+            if takes_s + more_s > max(pace.step_s, alone_s) and not in_time:
                 break
             rows.append(t)
-            takes_s = longer_s
+            takes_s += more_s
+            if len(rows) == self.profile.codec_rows:
+                break
         return tuple(rows), frames
+
+    def _fits(self, t: Track, frames: int, slack_s: float, cost: float, pace: Pace) -> bool:
+        """May it join a chunk of so many frames? One that has many more should wait for its own.
+
+        `cost` is what its row adds, of what the chunk costs alone.
+        """
+        if t.finished or frames >= pace.chunk:
+            return t.finished or t.pending >= frames
+        if t.pending < frames or slack_s > pace.guard_s:
+            return False
+        return t.pending < 2 * frames or cost < FREE_RIDE
