@@ -192,6 +192,6 @@ class Policy:
         """
         if t.finished or frames >= pace.chunk:
             return t.finished or t.pending >= frames
-        if t.pending < frames or slack_s > pace.guard_s:
+        if t.pending < frames or slack_s > 2 * pace.guard_s:
             return False
         return t.pending < 2 * frames or cost < FREE_RIDE
