@@ -265,8 +265,8 @@ def trace(
     from rich.console import Console
     from rich.table import Table
 
-    from vivace.trace import read_trace, tell
     from vivace.trace import chrome as as_chrome
+    from vivace.trace import read_trace, tell
 
     events = read_trace(file)
     if chrome is not None:
