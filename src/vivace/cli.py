@@ -40,6 +40,12 @@ Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Threads = Annotated[
     int, typer.Option(min=0, help="CPU threads; 0: one for a small model, else every core.")
 ]
+Graphs = Annotated[
+    bool, typer.Option(" /--no-graphs", help="On a card, launch kernels one by one.")
+]
+Kernels = Annotated[
+    bool, typer.Option(" /--no-kernels", help="On a card, use torch's own kernels.")
+]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is a free one.")]
 
@@ -190,6 +196,8 @@ def serve(
         int, typer.Option(min=0, help="Requests that may wait for one.")
     ] = DEFAULTS.max_queue,
     threads: Threads = 0,
+    graphs: Graphs = True,
+    kernels: Kernels = True,
 ) -> None:
     """Serve speech over HTTP."""
     from vivace.server.serve import address_of, bind, run
@@ -204,6 +212,8 @@ def serve(
         threads=threads,
         max_sessions=max_sessions,
         max_queue=max_queue,
+        graphs=graphs,
+        kernels=kernels,
     )
     with Engine(model, config=config, revision=revision, offline=offline) as engine:
         run(engine, ServerConfig(), sock, lambda: _announce(address_of(sock)))

@@ -5,7 +5,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -61,6 +61,8 @@ class Engine:
         parts = parts or load_parts(model, self.config, revision=revision, offline=offline)
         self.model_id, self.spec = parts.model_id, parts.spec
         self._tokenizer = parts.tokenizer
+        if parts.sessions is not None:
+            self.config = replace(self.config, max_sessions=parts.sessions)
         self._loop = Loop(parts.runner, self.config, clock, self._done)
         self._thread = threading.Thread(target=self._loop.run, name="vivace-engine", daemon=True)
         self._thread.start()

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -22,27 +22,12 @@ from vivace.schedule.policy import plan
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.prompt import Prompt, Script
-from vivace.types import Chunk, Codes, Done, FinishReason, Frames, Pcm, Row, Sampling
+from vivace.types import Chunk, Codes, Done, FinishReason, Frames, Pcm, Pending, Row, Sampling
 
 log = logging.getLogger("vivace")
 
 NO_MEMORY = "no memory is left for this session; try again later, or lower --max-sessions"
 IDLE_S = 0.5  # longest sleep of an idle loop: the heartbeat of an idle engine
-
-
-T_co = TypeVar("T_co", covariant=True)
-
-
-class Pending(Protocol[T_co]):
-    """A step that runs; a `Future` is one."""
-
-    def done(self) -> bool:
-        """Is the result there?"""
-        ...
-
-    def result(self) -> T_co:
-        """The result, waited for if need be; raises what went wrong."""
-        ...
 
 
 class Steps(Protocol):

@@ -1,10 +1,12 @@
 """From a checkpoint's name to the parts of an engine, on a device and warm."""
 
+import gc
 import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -16,10 +18,14 @@ from vivace.config import EngineConfig
 from vivace.errors import CheckpointError
 from vivace.loop import Steps
 from vivace.model.spec import ModelSpec
-from vivace.runtime.runner import PAGE, Runner
-from vivace.text.prompt import Prompt
+from vivace.runtime.memory import plan_memory
+from vivace.runtime.passes import FrameShape, any_frame
+from vivace.runtime.runner import Runner
+from vivace.runtime.sizes import Sizes
+from vivace.runtime.state import PAGE, Filter
+from vivace.text.prompt import Script
 from vivace.text.tokenize import Tokenizer
-from vivace.types import Row, Sampling
+from vivace.types import Sampling, SpeechRequest
 
 SMALL_HIDDEN = 512
 
@@ -34,6 +40,7 @@ class Parts:
     spec: ModelSpec
     tokenizer: Tokenizer
     runner: Steps
+    sessions: int | None = None  # that the device holds, where that is known
 
 
 def load_parts(
@@ -45,26 +52,101 @@ def load_parts(
     """
     started = time.monotonic()
     path = embedded() if model is None else locate(str(model), revision=revision, offline=offline)
-    device = _device(config.device)
+    device, tokenizer = _device(config.device), Tokenizer.from_dir(path)
+    try:
+        runner = _runner(path, device, config)
+        _warm_up(runner, tokenizer, config)
+    except torch.cuda.OutOfMemoryError as error:
+        raise CheckpointError(
+            f"{device} ran out of memory at start; lower --max-sessions (now "
+            f"{config.max_sessions}), session_context or prefix_mb, or end other programs on it"
+        ) from error
+    name = "vivace-embedded" if model is None else str(model)
+    log.info("%s is ready on %s after %.1f s", name, device, time.monotonic() - started)
+    return Parts(name, runner.spec, tokenizer, runner, runner.state.slots)
+
+
+def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
+    """Load the weights, and make room for sessions beside them."""
     tokens = ThreadPoolExecutor(1, "vivace-tokens")
-    parts = tokens.submit(load, path, device, _dtype(config.dtype, device)).result()
+    dtype = _dtype(config.dtype, device)
+    parts = tokens.submit(load, path, device, dtype).result()
     threads = _threads(config.threads, parts.spec)
     tokens.submit(torch.set_num_threads, max(1, threads - threads // 2)).result()
-    pages = config.max_sessions * config.session_context // PAGE
-    runner = Runner(
+    card = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if card else None
+    memory = plan_memory(config, parts.spec, parts.codec.shapes, dtype.itemsize, free)
+    log.info("%s", memory)
+    if memory.sessions < config.max_sessions:
+        log.warning("%s holds %d of %d sessions", device, memory.sessions, config.max_sessions)
+    return Runner(
         parts.spec,
         parts.talker,
         parts.predictor,
         parts.codec,
-        slots=config.max_sessions,
-        pages=max(pages, config.max_context // PAGE),
+        slots=memory.sessions,
+        pages=memory.pages,
+        context=config.max_context,
+        sizes=_sizes(config, memory.sessions) if card else None,
+        common=_common(parts.spec, config) if card else None,
+        graphs=config.graphs,
+        prefix_bytes=config.prefix_mb << 20,
         threads=max(1, threads // 2),  # of the codec's lane; the talker has the others
-        tokens=tokens,
+        thread=tokens,
     )
-    warm_up(runner, config)
-    name = "vivace-embedded" if model is None else str(model)
-    log.info("%s is ready on %s after %.1f s", name, device, time.monotonic() - started)
-    return Parts(name, parts.spec, Tokenizer.from_dir(path), runner)
+
+
+def _sizes(config: EngineConfig, sessions: int) -> Sizes:
+    p = config.profile
+    return Sizes.upto(
+        sessions=min(sessions, p.frame_rows),
+        codec_rows=p.codec_rows,
+        chunk_frames=p.chunk_frames,
+        prefill=p.prefill_rows,
+    )
+
+
+def _common(spec: ModelSpec, config: EngineConfig) -> FrameShape:
+    """What frames are captured for: anything with kernels, else what is usual."""
+    if config.kernels:
+        return any_frame(spec, -(-config.max_context // PAGE))
+    usual = Filter(64, nucleus=False)
+    return FrameShape(0, -(-config.session_context // PAGE), usual, usual)
+
+
+def _warm_up(runner: Runner, tokenizer: Tokenizer, config: EngineConfig) -> None:
+    """Run everything once, so that the first request waits for no set-up."""
+    p, card = config.profile, runner.device.type == "cuda"
+    runner.warm_up(
+        runner.sizes
+        or Sizes(
+            frame=(1, min(p.frame_rows, runner.state.slots)),
+            prefill=(min(12, p.prefill_rows),),
+            codec_rows=(1,),
+            codec_frames=tuple(range(1, p.chunk_frames + 1)),
+        )
+    )
+    if card:
+        _lay_voices(runner, tokenizer, p.prefill_rows)
+        gc.collect()
+        gc.freeze()
+
+
+def _lay_voices(runner: Runner, tokenizer: Tokenizer, rows: int) -> None:
+    """Lay down what stands before the text for every named voice in every language."""
+    spec, slot = runner.spec, 0
+    languages = ["auto", *(set(spec.languages) - set(spec.dialects.values()))]
+    for voice, language in product(spec.speakers, languages):
+        script = Script(spec, SpeechRequest(voice=voice, language=language), tokenizer)
+        script.end()
+        prompt = script.prompt()
+        runner.open(slot, Sampling(), seed=0)
+        assert runner.room(slot, len(prompt.text))
+        runner.begin(slot, prompt)
+        while not runner.prefill(slot, rows).result():
+            pass
+        runner.close(slot)
+    runner.prefixes.hits = runner.prefixes.misses = 0
 
 
 def _device(name: str) -> torch.device:
@@ -99,23 +181,3 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in dtypes:
         raise CheckpointError(f"no dtype {name!r}; there are auto, {', '.join(dtypes)}")
     return dtypes[name]
-
-
-def warm_up(runner: Runner, config: EngineConfig) -> None:
-    """Run every batch size and chunk once, so that the first request waits for no set-up."""
-    ids, codec = runner.spec.text_ids, runner.spec.codec_ids
-    prompt = Prompt([ids.tts_pad] * 12, [codec.pad] * 12)
-    slots = list(range(config.max_sessions))
-    endless = Sampling(min_frames=config.max_context)
-    for slot in slots:
-        runner.open(slot, endless, seed=slot)
-        runner.room(slot, len(prompt.text) + config.profile.chunk_frames + config.max_sessions)
-    runner.begin(0, prompt)
-    runner.prefill(0, config.profile.prefill_rows).result()
-    rows = [Row(slot, ids.tts_pad) for slot in slots]
-    for _ in range(config.profile.chunk_frames):
-        runner.frame(rows[: config.profile.frame_rows]).result()
-    for frames in range(1, config.profile.chunk_frames + 1):
-        runner.voice(slots[:1], frames).result()
-    for slot in slots:
-        runner.close(slot)

@@ -42,8 +42,12 @@ def finished(result: T) -> "Future[T]":
 class Lane(Protocol):
     """Work in order."""
 
-    def do(self, work: Callable[[], None]) -> Pending[None]:
+    def do(self, work: Callable[[], object]) -> Pending[None]:
         """Run something that puts nothing out."""
+        ...
+
+    def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        """Run a pass once, so that the next time it needs no set-up."""
         ...
 
     def run(
@@ -61,12 +65,16 @@ class ThreadLane:
         self.wake: Callable[[], None] = lambda: None
 
     @torch.inference_mode()
-    def _do(self, work: Callable[[], None]) -> None:
+    def _do(self, work: Callable[[], object]) -> None:
         work()
 
-    def do(self, work: Callable[[], None]) -> "Future[None]":
+    def do(self, work: Callable[[], object]) -> "Future[None]":
         """Run something that puts nothing out."""
         return self.thread.submit(self._do, work)
+
+    def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        """Run a pass once."""
+        self.run(work, shape, vector, lambda _: None).result()
 
     @torch.inference_mode()
     def _run(self, work: Pass, shape: Hashable, vector: Vector, finish: Callable[[Result], T]) -> T:
@@ -122,14 +130,14 @@ class StreamLane:
         return torch.cuda.stream(self.stream)
 
     @torch.inference_mode()
-    def do(self, work: Callable[[], None]) -> Pending[None]:
+    def do(self, work: Callable[[], object]) -> Pending[None]:
         """Put something that puts nothing out on the stream."""
         with self._on_stream():
             work()
         return finished(None)
 
     @torch.inference_mode()
-    def capture(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+    def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
         """Run a pass, which compiles and sets up whatever it needs, then make it a graph."""
         with self._on_stream():
             static = send(vector, self.device)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vivace.model.codec import Codec
-from vivace.model.predictor import Pick, Predictor
+from vivace.model.predictor import Predictor
 from vivace.model.sampling import Rows, penalise
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
@@ -25,6 +25,13 @@ class FrameShape:
     width: int
     first: Filter
     later: Filter
+
+
+def any_frame(spec: ModelSpec, width: int) -> FrameShape:
+    """What serves all rows of sessions with `width` pages, where kernels look at each by itself."""
+    return FrameShape(
+        0, width + 1, Filter(spec.talker.vocab, True), Filter(spec.predictor.vocab, True)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +71,7 @@ class Passes:
 
     def embed(self, codes: Tensor) -> Tensor:
         """The talker's input for frames of codes [B, 16]."""
-        later: Tensor = self.predictor.embed(codes[:, 1:])
-        return self.talker.codes(codes[:, 0]) + later
+        return self.talker.codes(codes[:, 0]) + self.predictor.embed(codes[:, 1:])
 
     def prefill(self, shape: PromptShape, vector: Tensor) -> Tensor:
         """Lay down rows of a prompt: slot, first position, how many, then their text ids.
@@ -83,44 +89,57 @@ class Passes:
 
     def frame(self, shape: FrameShape, vector: Tensor) -> Tensor:
         """The next frame of rows [2, B] of slots and text ids: codes, and if it ended [B, 17]."""
-        s, (slots, text) = self.state, vector
-        counts = s.counts[:, slots]
-        hidden = self.talk(shape, slots, text, counts[0])
-        seed, least, *top_k = s.whole[:, slots]
-        penalty, *rest = s.real[:, slots]
-        first, later = (
-            Rows(rest[i], top_k[i], rest[i + 2], seed, counts[1], f.widest, f.nucleus)
-            for i, f in enumerate((shape.first, shape.later))
-        )
-        logits = penalise(self.talker.logits(hidden), s.seen[slots], penalty) + self.shut
-        eos = self.spec.codec_ids.eos
-        logits[:, eos] = logits[:, eos].masked_fill(counts[1] < least, -torch.inf)
-        code0 = first.draw(logits, first.noise(0, 1, logits.shape[1])[:, 0])
-        others = self.predictor(hidden, self.talker.codes(code0), self._pick(later))
-        codes = torch.cat((code0[:, None], others), 1)
-        self._keep(slots, counts, codes)
-        return torch.cat((codes, codes[:, :1] == eos), 1)
+        slots, text = vector
+        hidden = self.talk(shape, slots, text)
+        code0 = self._first(shape, slots, hidden)
+        codes = torch.cat((code0[:, None], self.others(shape, slots, hidden, code0)), 1)
+        self._keep(slots, codes)
+        return torch.cat((codes, codes[:, :1] == self.spec.codec_ids.eos), 1)
 
-    def talk(self, shape: FrameShape, slots: Tensor, text: Tensor, position: Tensor) -> Tensor:
+    def talk(self, shape: FrameShape, slots: Tensor, text: Tensor) -> Tensor:
         """The talker's states [B, hidden] for the slots' next rows."""
         s = self.state
-        cache = PagedCache(self.kv, s.tables[:, : shape.width][slots], position[:, None])
+        tables, positions = s.tables[:, : shape.width][slots], s.counts[0, slots]
+        cache = PagedCache(self.kv, tables, positions[:, None])
         out: Tensor = self.talker(s.next_input[slots] + self.talker.text(text), cache)
         return out
 
-    def _pick(self, draws: Rows) -> Pick:
-        noise = draws.noise(1, self.spec.codebooks - 1, self.spec.predictor.vocab)
-        return lambda book, logits: draws.draw(logits, noise[:, book - 1])
+    def _rows(self, stack: int, shape: Filter, slots: Tensor) -> Rows:
+        s = self.state
+        temperature, top_p = s.real[1:, slots][stack::2]
+        top_k = s.whole[2 + stack, slots]
+        seed, frame = s.whole[0, slots], s.counts[1, slots]
+        return Rows(temperature, top_k, top_p, seed, frame, shape.widest, shape.nucleus)
 
-    def _keep(self, slots: Tensor, counts: Tensor, codes: Tensor) -> None:
+    def _first(self, shape: FrameShape, slots: Tensor, hidden: Tensor) -> Tensor:
+        s, eos = self.state, self.spec.codec_ids.eos
+        logits = penalise(self.talker.logits(hidden), s.seen[slots], s.real[0, slots]) + self.shut
+        early = s.counts[1, slots] < s.whole[1, slots]
+        logits[:, eos] = logits[:, eos].masked_fill(early, -torch.inf)
+        draws = self._rows(0, shape.first, slots)
+        code0 = draws.draw(logits, draws.noise(0, 1, logits.shape[1])[:, 0])
+        s.seen[slots, code0] = True
+        return code0
+
+    def others(self, shape: FrameShape, slots: Tensor, hidden: Tensor, code0: Tensor) -> Tensor:
+        """Codes 1..15 [B, 15] after a talker state and a first code."""
+        draws = self._rows(1, shape.later, slots)
+        noise = draws.noise(1, self.spec.codebooks - 1, self.spec.predictor.vocab)
+        out: Tensor = self.predictor(
+            hidden,
+            self.talker.codes(code0),
+            lambda book, logits: draws.draw(logits, noise[:, book - 1]),
+        )
+        return out
+
+    def _keep(self, slots: Tensor, codes: Tensor) -> None:
         """Store what the next step and the codec need.
 
         A row that has ended may be run once more before the host knows; what it leaves is read by
         nobody. The scratch slot stays at position 0.
         """
-        s = self.state
+        s, counts = self.state, self.state.counts[:, slots]
         s.next_input[slots] = self.embed(codes)
-        s.seen[slots, codes[:, 0]] = True
         # An end of speech is stored as well, as a code that the codec has; nobody decodes it.
         s.ring[slots, counts[1] % RING] = codes.clamp(max=self.predictor.spec.vocab - 1)
         s.counts[:, slots] = counts + (slots < s.scratch)

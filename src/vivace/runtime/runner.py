@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, reduce
+from itertools import product
 from operator import or_
 
 import numpy as np
@@ -23,7 +24,7 @@ from vivace.model.talker import Talker
 from vivace.runtime.kv import KvPool
 from vivace.runtime.lanes import Lane, StreamLane, ThreadLane, Vector, finished, send
 from vivace.runtime.pages import Pages
-from vivace.runtime.passes import FrameShape, Passes, PromptShape, SoundShape
+from vivace.runtime.passes import FrameShape, Passes, PromptShape, SoundShape, any_frame
 from vivace.runtime.prefix import Prefix, PrefixCache, key_of
 from vivace.runtime.sizes import Sizes, fit, pieces
 from vivace.runtime.state import PAGE, Filter, Opening, State, filter_of
@@ -66,10 +67,11 @@ class Joined:
 class Runner:
     """Owner of pages, prompts on their way in, and the two lanes.
 
-    `sizes` are those that passes are padded to; None runs every step at its own. `context` is the
-    most positions of one session. `thread` is that of the token lane on the CPU: the one that has
-    loaded the weights, since OpenMP keeps a pool for each thread that computes, and two pools on
-    the same cores cost each other a factor of three.
+    `context` is the most positions of one session. `sizes` are those that passes are padded to,
+    `common` the frame that graphs are captured for; without them every step runs as it is.
+    `thread` is the token lane's on the CPU: the one that has loaded the weights, since OpenMP keeps
+    a pool for each thread that computes, and two pools on the same cores cost each other a factor
+    of three.
     """
 
     def __init__(
@@ -83,40 +85,45 @@ class Runner:
         pages: int,
         context: int | None = None,
         sizes: Sizes | None = None,
-        prefix_bytes: int = 1 << 28,
+        common: FrameShape | None = None,
         graphs: bool = True,
+        prefix_bytes: int = 1 << 28,
         threads: int = 1,
         thread: ThreadPoolExecutor | None = None,
     ) -> None:
         weight = talker.codec_embedding.weight
         self.spec, self.device, self.sizes = spec, weight.device, sizes
-        context = pages * PAGE if context is None else context
         self.state = State(
             spec,
             codec,
             slots=slots,
             pages=pages,
-            context=context,
+            context=pages * PAGE if context is None else context,
             device=self.device,
             dtype=weight.dtype,
         )
         self.kv = KvPool(spec.talker, pages + 1, PAGE, self.device, weight.dtype)
         self.passes = Passes(spec, talker, predictor, codec, self.state, self.kv)
         self.pages, self.prefixes = Pages(pages, PAGE), PrefixCache(prefix_bytes)
+        self.common, self._common_is_any = common, common == any_frame(spec, self.state.width)
         self._grown: list[tuple[int, int, int]] = []  # slot, place in its table, page
         self._cold: dict[int, Cold] = {}
-        self._filters = [(Filter(1, False), Filter(1, False))] * slots
-        self.common: FrameShape | None = None  # of which graphs are captured for every size
-        self.common_is_all = False  # it serves whatever rows need
-        self.tokens: Lane
-        self.sound: Lane
-        if self.device.type == "cuda":
-            self.tokens = StreamLane(self.device, priority=-1, graphs=graphs)
-            self.sound = StreamLane(self.device, priority=0, graphs=graphs)
-        else:
-            beside = ThreadPoolExecutor(1, "vivace-codec", torch.set_num_threads, (threads,))
-            self.tokens = ThreadLane(thread or ThreadPoolExecutor(1, "vivace-tokens"), self.device)
-            self.sound = ThreadLane(beside, self.device)
+        self._filters = [(Filter(1, False), Filter(1, False))] * (slots + 1)
+        self.tokens, self.sound = self._lanes(graphs, thread, threads)
+
+    def _lanes(
+        self, graphs: bool, thread: ThreadPoolExecutor | None, threads: int
+    ) -> tuple[Lane, Lane]:
+        device = self.device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # what has been filled so far was on another stream
+            return (
+                StreamLane(device, priority=-1, graphs=graphs),
+                StreamLane(device, priority=0, graphs=graphs),
+            )
+        beside = ThreadPoolExecutor(1, "vivace-codec", torch.set_num_threads, (threads,))
+        thread = thread or ThreadPoolExecutor(1, "vivace-tokens")
+        return ThreadLane(thread, device), ThreadLane(beside, device)
 
     @property
     def depth(self) -> int:
@@ -133,6 +140,41 @@ class Runner:
         for lane in (self.tokens, self.sound):
             if isinstance(lane, ThreadLane):
                 lane.wake = wake
+
+    @property
+    def frame_buckets(self) -> tuple[int, ...]:
+        """Rows of a frame that steps are padded to; none on the CPU."""
+        return () if self.sizes is None else self.sizes.frame
+
+    @property
+    def codec_buckets(self) -> tuple[tuple[int, int], ...]:
+        """Rows and frames of a codec step, likewise."""
+        s = self.sizes
+        return () if s is None else tuple(product(s.codec_rows, s.codec_frames))
+
+    @property
+    def late(self) -> int:
+        """Steps since the warm-up that had no graph on a card that has them."""
+        lanes = (self.tokens, self.sound)
+        return sum(lane.eager for lane in lanes if isinstance(lane, StreamLane))
+
+    def warm_up(self, sizes: Sizes) -> None:
+        """Run every pass at every one of `sizes`; on a card that makes them graphs.
+
+        Nothing is left behind but in the scratch slot.
+        """
+        scratch = self.state.scratch
+        for rows in reversed(sizes.frame):
+            pair = np.array([[scratch], [self.spec.text_ids.tts_pad]]).repeat(rows, 1)
+            self.tokens.prepare(self.passes.frame, self._shape([scratch], rows), pair)
+        for rows in reversed(sizes.prefill):
+            prompt = np.array([scratch, *[0] * (2 + rows)])  # 0 of its rows are to be laid down
+            self.tokens.prepare(
+                self.passes.prefill, PromptShape(rows, self._width([scratch])), prompt
+            )
+        for rows, frames in product(reversed(sizes.codec_rows), reversed(sizes.codec_frames)):
+            pair = np.full((2, rows), scratch)
+            self.sound.prepare(self.passes.voice, SoundShape(rows, frames), pair)
 
     def open(self, slot: int, sampling: Sampling, seed: int) -> None:
         """Make the slot a fresh one with these draws."""
@@ -257,23 +299,31 @@ class Runner:
     def frame(self, rows: Sequence[Row]) -> Pending[Frames]:
         """Make the next frame of every row: talker, draws, predictor, next input."""
         count = len(rows)
-        size = count if self.sizes is None else fit(self.sizes.frame, count)
-        vector = np.full((2, size), self.state.scratch, dtype=np.int64)
-        vector[0, :count] = [row.slot for row in rows]
-        vector[1, :count] = [row.text for row in rows]
-        vector[1, count:] = self.spec.text_ids.tts_pad
+        shape, vector = self.step(rows)
         self._place()
         return self.tokens.run(
             self.passes.frame,
-            self._shape([row.slot for row in rows], size),
+            shape,
             vector,
             lambda out: Frames(out[:count, :-1].copy(), out[:count, -1].astype(np.bool_)),
         )
 
+    def step(self, rows: Sequence[Row]) -> tuple[FrameShape, Vector]:
+        """What a pass over these rows takes, padded."""
+        count, slots = len(rows), [row.slot for row in rows]
+        size = count if self.sizes is None else fit(self.sizes.frame, count)
+        vector = np.empty((2, size), dtype=np.int64)
+        vector[0, :count], vector[0, count:] = slots, self.state.scratch
+        vector[1, :count], vector[1, count:] = (
+            [row.text for row in rows],
+            self.spec.text_ids.tts_pad,
+        )
+        return self._shape(slots, size), vector
+
     def _shape(self, slots: list[int], size: int) -> FrameShape:
         """What the rows need; on a card what graphs are captured for, unless they need more."""
         common = self.common
-        if common is not None and self.common_is_all:
+        if common is not None and self._common_is_any:
             return FrameShape(size, common.width, common.first, common.later)
         first, later = (
             reduce(or_, filters)
