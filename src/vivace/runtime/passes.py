@@ -71,7 +71,8 @@ class Passes:
 
     def embed(self, codes: Tensor) -> Tensor:
         """The talker's input for frames of codes [B, 16]."""
-        return self.talker.codes(codes[:, 0]) + self.predictor.embed(codes[:, 1:])
+        out: Tensor = self.talker.codes(codes[:, 0]) + self.predictor.embed(codes[:, 1:])
+        return out
 
     def prefill(self, shape: PromptShape, vector: Tensor) -> Tensor:
         """Lay down rows of a prompt: slot, first position, how many, then their text ids.
@@ -85,7 +86,7 @@ class Passes:
         x = self.talker.text(vector[3:]) + s.rows[: shape.rows]
         self.talker(x, PagedCache(self.kv, tables, positions))
         s.counts[0, slot] = start + count
-        return count
+        return vector[2:3]
 
     def frame(self, shape: FrameShape, vector: Tensor) -> Tensor:
         """The next frame of rows [2, B] of slots and text ids: codes, and if it ended [B, 17]."""
