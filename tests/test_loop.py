@@ -13,6 +13,7 @@ from tests.runners import SPEC, Bytes, FakeRunner, SlowRunner
 from vivace.config import EngineConfig, Profile
 from vivace.errors import EngineFailure, Unavailable, Unprocessable
 from vivace.loop import Cancel, Loop, More, Turn
+from vivace.schedule.costs import FREE, Costs
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.prompt import Script
@@ -36,9 +37,11 @@ class Bench:
     def __init__(self, runner: FakeRunner | None = None, **config: object) -> None:
         self.now = 0.0
         self.runner = runner or FakeRunner()
-        self.config = EngineConfig(**{"max_sessions": 4, **config})  # type: ignore[arg-type]
+        base = {"max_sessions": 4, "slo_ttfa_s": 600.0, **config}
+        self.config = EngineConfig(**base)  # type: ignore[arg-type]
         self.ended: list[Session] = []
-        self.loop = Loop(self.runner, self.config, lambda: self.now, self.ended.append)
+        costs = Costs(FREE, self.config.profile.frame_rows, self.config.profile.codec_rows)
+        self.loop = Loop(self.runner, self.config, lambda: self.now, self.ended.append, costs)
         self.seeds = iter(range(1000))
 
     def text(self, session: Session, ids: list[int], *, end: bool) -> None:
@@ -459,7 +462,7 @@ def test_a_slot_given_up_while_the_codec_is_at_it_is_not_given_out_before_it_is_
     first.cancel()
     second = bench.open()
     bench.loop._listen()
-    bench.loop._seat()
+    bench.loop._seat(bench.now)
     assert done(first).reason is FinishReason.CANCELLED
     assert not bench.loop.free, "the codec still writes there"
     sound.set_result(np.zeros((1, SAMPLES_PER_FRAME), dtype=np.float32))

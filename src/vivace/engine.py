@@ -15,6 +15,7 @@ from vivace.errors import Overloaded, Unavailable, Unprocessable
 from vivace.loop import Cancel, Loop, More, Turn
 from vivace.parts import Parts, load_parts
 from vivace.resolve import resolve
+from vivace.schedule.costs import Costs
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.prompt import Script
@@ -63,7 +64,9 @@ class Engine:
         self._tokenizer = parts.tokenizer
         if parts.sessions is not None:
             self.config = replace(self.config, max_sessions=parts.sessions)
-        self._loop = Loop(parts.runner, self.config, clock, self._done)
+        profile = self.config.profile
+        costs = Costs(parts.costs, profile.frame_rows, profile.codec_rows)
+        self._loop = Loop(parts.runner, self.config, clock, self._done, costs)
         self._thread = threading.Thread(target=self._loop.run, name="vivace-engine", daemon=True)
         self._thread.start()
 

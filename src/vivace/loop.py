@@ -17,8 +17,10 @@ from typing import Protocol
 import numpy as np
 
 from vivace.config import EngineConfig
-from vivace.errors import EngineFailure, Unavailable, VivaceError
-from vivace.schedule.policy import plan
+from vivace.errors import EngineFailure, Overloaded, Unavailable, VivaceError
+from vivace.schedule.admission import Admission
+from vivace.schedule.costs import Costs
+from vivace.schedule.policy import Plans, Policy
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.prompt import Prompt, Script
@@ -93,6 +95,8 @@ class Turn:
     positions: int = 0  # of its context in use
     reason: FinishReason = FinishReason.STOP
     codes: list[Codes] = field(default_factory=list)  # made and not yet decoded, [16] each
+    ready_s: float | None = None  # when there was something to say
+    seated_s: float = 0.0  # when it got its slot
     stalled_s: float | None = None  # since when its reader has let a full buffer stand
 
     def next_text(self) -> int:
@@ -133,6 +137,7 @@ Word = Turn | More | Cancel
 class Talking:
     """A token step that runs: prompts laid down, then one frame of each of the turns."""
 
+    since_s: float
     laid: list[tuple[Turn, Pending[bool]]]
     turns: list[Turn]
     frames: Pending[Frames] | None
@@ -147,6 +152,7 @@ class Talking:
 class Speaking:
     """A codec step that runs: whose chunk it decodes, and where the samples will be."""
 
+    since_s: float
     turns: list[Turn]
     frames: int
     sound: Pending[Pcm]
@@ -161,13 +167,22 @@ class Loop:
         config: EngineConfig,
         clock: Callable[[], float],
         on_done: Callable[[Session], None],
+        costs: Costs,
+        policy: Plans | None = None,
     ) -> None:
         self.runner, self.config, self.clock, self.on_done = runner, config, clock, on_done
+        self.costs = costs
+        clockwise = Policy(config.profile, costs)
+        self.policy = policy or clockwise
+        self.admission = Admission(
+            clockwise.pacer, config.max_sessions, config.max_queue, config.slo_ttfa_s
+        )
         self.turns: dict[Session, Turn] = {}  # in the order of their arrival
         self.free = list(range(config.max_sessions - 1, -1, -1))
         self.talking: deque[Talking] = deque()  # token steps that run, oldest first
         self.speaking: Speaking | None = None  # the codec step that runs
         self.left: list[int] = []  # slots given up while the codec is at them
+        self.tokens_free_s = 0.0  # when the last token step was collected
         self.steps = 0
         self.beat_s = clock()
         self.stopping = False
@@ -210,12 +225,12 @@ class Loop:
         moved = self._collect()
         now = self.beat_s = self.clock()
         self._listen()
-        self._seat()
+        self._seat(now)
         turns = self._seated(now)
-        todo = plan(turns, now, self.config.profile)
-        started = self._speak([turns[track] for track in todo.voice], todo.voice_frames)
+        todo = self.policy.plan(list(turns), now)
+        started = self._speak([turns[track] for track in todo.voice], todo.voice_frames, now)
         started |= self._talk(
-            [turns[track] for track in todo.prefill], [turns[track] for track in todo.frame]
+            [turns[track] for track in todo.prefill], [turns[track] for track in todo.frame], now
         )
         self.steps += started
         return moved or started
@@ -237,16 +252,38 @@ class Loop:
             turn.script.end()
             if not turn.session.speakable:
                 self._finish(turn, FinishReason.NO_AUDIO)
-
-    def _seat(self) -> None:
-        """Give free slots to those who wait and whose prompt has its text, oldest first."""
-        for turn in list(self.turns.values()):
-            if not self.free:
                 return
-            if not turn.track.seated and turn.script.prompt_ready:
-                turn.track.slot = self.free.pop()
+        if turn.ready_s is None and turn.script.prompt_ready:
+            self._admit(turn)
+
+    def _admit(self, turn: Turn) -> None:
+        """Let a newcomer with something to say wait for a slot, or send it away with a time."""
+        waiting = sum(t.ready_s is not None and not t.track.seated for t in self.turns.values())
+        forecast = self.admission.forecast(self.seated, waiting)
+        turn.ready_s = turn.track.arrived_s = self.clock()
+        if forecast.refused:
+            self._refuse(turn, forecast.retry_after_s)
+
+    def _refuse(self, turn: Turn, retry_after_s: float) -> None:
+        text = f"all {self.admission.most} sessions that can be served at a time are taken"
+        self._end([turn], Overloaded(text, retry_after_s=retry_after_s))
+
+    @property
+    def seated(self) -> int:
+        """Slots in use."""
+        return self.config.max_sessions - len(self.free)
+
+    def _seat(self, now: float) -> None:
+        """Give slots to those who wait, oldest first; nobody waits longer than is bearable."""
+        for turn in [t for t in self.turns.values() if t.ready_s is not None]:
+            if turn.track.seated:
+                continue
+            if self.free and self.admission.room(self.seated):
+                turn.track.slot, turn.seated_s = self.free.pop(), now
                 with self._blame([turn]):
                     self.runner.open(turn.track.slot, turn.sampling, turn.seed)
+            elif self.admission.tired(now - turn.track.arrived_s):
+                self._refuse(turn, self.admission.forecast(self.seated, 0).first_audio_s)
 
     def _seated(self, now: float) -> dict[Track, Turn]:
         """Turns that hold a slot, their tracks brought up to date."""
@@ -268,7 +305,7 @@ class Loop:
             log.warning("%s: its reader took nothing for too long", turn.session.id)
             self._finish(turn, FinishReason.CANCELLED, drop=True)
 
-    def _talk(self, cold: list[Turn], warm: list[Turn]) -> bool:
+    def _talk(self, cold: list[Turn], warm: list[Turn], now: float) -> bool:
         """Start a token step, unless enough of them run."""
         if len(self.talking) >= self.runner.depth:
             return False
@@ -277,7 +314,7 @@ class Loop:
         frames = self._frame(warm) if warm else None
         if not (laid or frames):
             return False
-        self.talking.append(Talking(laid, warm, frames))
+        self.talking.append(Talking(now, laid, warm, frames))
         return True
 
     def _prefill(self, turn: Turn) -> Pending[bool] | None:
@@ -341,7 +378,7 @@ class Loop:
         if track.finished and track.voiced == track.made:
             self._finish(turn, turn.reason)
 
-    def _speak(self, turns: list[Turn], frames: int) -> bool:
+    def _speak(self, turns: list[Turn], frames: int, now: float) -> bool:
         """Start the codec, if it is free."""
         if not turns or self.speaking is not None:
             return False
@@ -349,7 +386,7 @@ class Loop:
             sound = self.runner.voice([turn.track.slot for turn in turns], frames)
             for turn in turns:
                 turn.track.voicing = frames
-            self.speaking = Speaking(turns, frames, sound)
+            self.speaking = Speaking(now, turns, frames, sound)
         return self.speaking is not None
 
     def _collect(self, *, wait: bool = False) -> bool:
@@ -368,6 +405,8 @@ class Loop:
         self.speaking = None
         with self._blame(speaking.turns):
             pcm, now = speaking.sound.result(), self.clock()
+            said_s = self.costs.voice_s(len(pcm), speaking.frames)
+            self.costs.learn("voice", said_s, now - speaking.since_s)
             for turn, samples in zip(speaking.turns, pcm, strict=True):
                 self._send(turn, samples, speaking.frames, now)
         for turn in speaking.turns:
@@ -377,6 +416,7 @@ class Loop:
 
     def _talked(self, talking: Talking) -> None:
         """Take in what a token step has made."""
+        self._learn(talking)
         for turn, part in talking.laid:
             with self._blame([turn]):
                 turn.track.prefilled = part.result()
@@ -387,6 +427,17 @@ class Loop:
             out = talking.frames.result()
             for turn, codes, ended in zip(talking.turns, out.codes, out.ended, strict=True):
                 self._made(turn, codes, bool(ended))
+
+    def _learn(self, talking: Talking) -> None:
+        """Correct the costs by a step of one kind; one of both kinds tells nothing of either."""
+        now = self.clock()
+        took_s = now - max(talking.since_s, self.tokens_free_s)
+        self.tokens_free_s = now
+        if not talking.laid:
+            self.costs.learn("frame", self.costs.frame_s(len(talking.turns)), took_s)
+        elif not talking.turns:
+            each_s = self.costs.prefill_s(self.config.profile.prompt_rows)
+            self.costs.learn("prefill", each_s * len(talking.laid), took_s)
 
     def _send(self, turn: Turn, pcm: Pcm, frames: int, now: float) -> None:
         codes, turn.codes = np.stack(turn.codes[:frames]), turn.codes[frames:]
@@ -417,6 +468,8 @@ class Loop:
         if self.turns.pop(turn.session, None) is None:
             return
         if turn.track.seated:
+            if error is None and not drop:
+                self.admission.left(self.clock() - turn.seated_s)
             self.runner.close(turn.track.slot)
             (self.left if turn.track.voicing else self.free).append(turn.track.slot)
         self.on_done(turn.session)

@@ -23,6 +23,7 @@ from vivace.runtime.passes import FrameShape, any_frame
 from vivace.runtime.runner import Runner
 from vivace.runtime.sizes import Sizes
 from vivace.runtime.state import PAGE, Filter
+from vivace.schedule.costs import FREE, CostTable
 from vivace.text.prompt import Script
 from vivace.text.tokenize import Tokenizer
 from vivace.types import Sampling, SpeechRequest
@@ -41,6 +42,7 @@ class Parts:
     tokenizer: Tokenizer
     runner: Steps
     sessions: int | None = None  # that the device holds, where that is known
+    costs: CostTable = FREE
 
 
 def load_parts(
