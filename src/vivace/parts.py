@@ -14,14 +14,15 @@ import torch
 from vivace.checkpoint import load
 from vivace.checkpoint.embedded import embedded
 from vivace.checkpoint.locate import locate
-from vivace.config import EngineConfig
+from vivace.config import EngineConfig, Profile
 from vivace.errors import CheckpointError
 from vivace.loop import Steps
+from vivace.model.fused import use_kernels
 from vivace.model.spec import ModelSpec
 from vivace.runtime.memory import plan_memory
 from vivace.runtime.passes import FrameShape, any_frame
 from vivace.runtime.runner import Runner
-from vivace.runtime.sizes import Sizes
+from vivace.runtime.sizes import Sizes, upto
 from vivace.runtime.state import PAGE, Filter
 from vivace.schedule.costs import FREE, CostTable
 from vivace.text.prompt import Script
@@ -57,7 +58,7 @@ def load_parts(
     device, tokenizer = _device(config.device), Tokenizer.from_dir(path)
     try:
         runner = _runner(path, device, config)
-        _warm_up(runner, tokenizer, config)
+        costs = _warm_up(runner, tokenizer, config)
     except torch.cuda.OutOfMemoryError as error:
         raise CheckpointError(
             f"{device} ran out of memory at start; lower --max-sessions (now "
@@ -65,7 +66,7 @@ def load_parts(
         ) from error
     name = "vivace-embedded" if model is None else str(model)
     log.info("%s is ready on %s after %.1f s", name, device, time.monotonic() - started)
-    return Parts(name, runner.spec, tokenizer, runner, runner.state.slots)
+    return Parts(name, runner.spec, tokenizer, runner, runner.state.slots, costs)
 
 
 def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
@@ -76,6 +77,7 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
     threads = _threads(config.threads, parts.spec)
     tokens.submit(torch.set_num_threads, max(1, threads - threads // 2)).result()
     card = device.type == "cuda"
+    fused = card and config.kernels and use_kernels(parts.talker, parts.predictor)
     free = torch.cuda.mem_get_info(device)[0] if card else None
     memory = plan_memory(config, parts.spec, parts.codec.shapes, dtype.itemsize, free)
     log.info("%s", memory)
@@ -89,8 +91,8 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
         slots=memory.sessions,
         pages=memory.pages,
         context=config.max_context,
-        sizes=_sizes(config, memory.sessions) if card else None,
-        common=_common(parts.spec, config) if card else None,
+        sizes=_sizes(config.profile, memory.sessions, card) if card else None,
+        common=_common(parts.spec, config, fused) if card else None,
         graphs=config.graphs,
         prefix_bytes=config.prefix_mb << 20,
         threads=max(1, threads // 2),  # of the codec's lane; the talker has the others
@@ -98,40 +100,37 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
     )
 
 
-def _sizes(config: EngineConfig, sessions: int) -> Sizes:
-    p = config.profile
-    return Sizes.upto(
-        sessions=min(sessions, p.frame_rows),
-        codec_rows=p.codec_rows,
-        chunk_frames=p.chunk_frames,
-        prefill=p.prefill_rows,
-    )
-
-
-def _common(spec: ModelSpec, config: EngineConfig) -> FrameShape:
+def _common(spec: ModelSpec, config: EngineConfig, kernels: bool) -> FrameShape:
     """What frames are captured for: anything with kernels, else what is usual."""
-    if config.kernels:
+    if kernels:
         return any_frame(spec, -(-config.max_context // PAGE))
     usual = Filter(64, nucleus=False)
     return FrameShape(0, -(-config.session_context // PAGE), usual, usual)
 
 
-def _warm_up(runner: Runner, tokenizer: Tokenizer, config: EngineConfig) -> None:
-    """Run everything once, so that the first request waits for no set-up."""
-    p, card = config.profile, runner.device.type == "cuda"
-    runner.warm_up(
-        runner.sizes
-        or Sizes(
-            frame=(1, min(p.frame_rows, runner.state.slots)),
-            prefill=(min(12, p.prefill_rows),),
-            codec_rows=(1,),
-            codec_frames=tuple(range(1, p.chunk_frames + 1)),
-        )
+def _sizes(p: Profile, sessions: int, card: bool) -> Sizes:
+    """What to capture on a card; on the CPU, what to run once and time."""
+    rows, codec_rows = min(sessions, p.frame_rows), min(sessions, p.codec_rows)
+    if card:
+        return Sizes.upto(rows, codec_rows, p.chunk_frames, p.prefill_rows)
+    return Sizes(
+        frame=upto((1, 4), min(rows, 16)),
+        prefill=(min(16, p.prefill_rows),),
+        codec_rows=upto((1,), min(codec_rows, 4)),
+        codec_frames=upto((1, 2, 4, 8), p.chunk_frames),
     )
+
+
+def _warm_up(runner: Runner, tokenizer: Tokenizer, config: EngineConfig) -> CostTable:
+    """Run everything once, so that the first request waits for no set-up."""
+    card, p = runner.device.type == "cuda", config.profile
+    costs = runner.warm_up(runner.sizes or _sizes(p, runner.state.slots, card))
     if card:
         _lay_voices(runner, tokenizer, p.prefill_rows)
+        torch.cuda.empty_cache()
         gc.collect()
-        gc.freeze()
+        gc.freeze()  # what lives now lives as long as the process; collections need not look at it
+    return costs
 
 
 def _lay_voices(runner: Runner, tokenizer: Tokenizer, rows: int) -> None:

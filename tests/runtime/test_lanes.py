@@ -49,6 +49,7 @@ def test_case_55_after_the_warm_up_every_step_has_its_graph_and_nobody_waits(
     runner = runner_of(voice, common=any_frame(voice.spec, 3))
     tokens, sound = on_lanes(runner)
     runner.warm_up(SIZES)
+    tokens.waited = sound.waited = 0
     pad, extreme = voice.spec.text_ids.tts_pad, Sampling(top_k=0, top_p=0.5, min_frames=99)
     for slot in range(8):
         runner.open(slot, Sampling(min_frames=99) if slot else extreme, slot)

@@ -30,5 +30,5 @@ def test_more_than_the_largest_is_our_own_mistake() -> None:
 
 
 def test_a_small_machine_captures_little() -> None:
-    sizes = Sizes.upto(sessions=3, codec_rows=16, chunk_frames=2, prefill=64)
+    sizes = Sizes.upto(sessions=3, codec_rows=3, chunk_frames=2, prefill=64)
     assert sizes == Sizes((1, 2, 3), (16, 32, 64), (1, 2, 3), (1, 2))

@@ -92,20 +92,23 @@ def seat(runner: Runner, batch: int, context: int, more: int) -> list[int]:
     return slots
 
 
-def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: int) -> list[Stage]:
-    slots, spec, passes = (
-        seat(runner, batch, context, 2 + 4 * _MOST_CALLS),
-        runner.spec,
-        runner.passes,
-    )
-    rows = [Row(slot, spec.text_ids.tts_pad) for slot in slots]
-    kind = runner.state.next_input.dtype
+def frame_parts(runner: Runner) -> tuple[Pass, Pass]:
+    """The passes of talker and predictor alone."""
+    passes = runner.passes
 
-    def talk(shape: FrameShape, pair: Tensor) -> Tensor:
+    def talker(shape: FrameShape, pair: Tensor) -> Tensor:
         return passes.talker.logits(passes.talk(shape, *pair))[:, :1]
 
-    def predict(shape: FrameShape, pair: Tensor) -> Tensor:
+    def predictor(shape: FrameShape, pair: Tensor) -> Tensor:
         return passes.others(shape, pair[0], passes.state.next_input[pair[0]], pair[0] * 0)
+
+    return talker, predictor
+
+
+def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: int) -> list[Stage]:
+    slots, passes = seat(runner, batch, context, 2 + 4 * _MOST_CALLS), runner.passes
+    rows = [Row(slot, runner.spec.text_ids.tts_pad) for slot in slots]
+    kind = runner.state.next_input.dtype
 
     def of_frame(name: str, work: Pass, moved: int) -> Stage:
         shape, pair = runner.step(rows)
@@ -130,6 +133,7 @@ def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: in
             next(passes.codec.parameters()).dtype,
         )
 
+    talk, predict = frame_parts(runner)
     talker, predictor = bytes_moved(runner, batch, context)
     return [
         of_frame("talker", talk, talker),

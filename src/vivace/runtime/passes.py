@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from vivace.model.codec import Codec
+from vivace.model.fused import embed_frames
+from vivace.model.paged import Paged
 from vivace.model.predictor import Predictor
-from vivace.model.sampling import Rows, penalise
+from vivace.model.sampling import Guard, Picks, Rows
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
 from vivace.runtime.kv import KvPool, PagedCache
@@ -69,11 +71,6 @@ class Passes:
         self.shut[spec.talker.vocab - 1024 :] = -torch.inf
         self.shut[spec.codec_ids.eos] = 0.0
 
-    def embed(self, codes: Tensor) -> Tensor:
-        """The talker's input for frames of codes [B, 16]."""
-        out: Tensor = self.talker.codes(codes[:, 0]) + self.predictor.embed(codes[:, 1:])
-        return out
-
     def prefill(self, shape: PromptShape, vector: Tensor) -> Tensor:
         """Lay down rows of a prompt: slot, first position, how many, then their text ids.
 
@@ -100,37 +97,28 @@ class Passes:
     def talk(self, shape: FrameShape, slots: Tensor, text: Tensor) -> Tensor:
         """The talker's states [B, hidden] for the slots' next rows."""
         s = self.state
-        tables, positions = s.tables[:, : shape.width][slots], s.counts[0, slots]
-        cache = PagedCache(self.kv, tables, positions[:, None])
+        table = s.tables[:, : shape.width]
+        cache = Paged(self.kv.keys, self.kv.values, table, s.counts[0], slots)
         out: Tensor = self.talker(s.next_input[slots] + self.talker.text(text), cache)
         return out
 
-    def _rows(self, stack: int, shape: Filter, slots: Tensor) -> Rows:
+    def _draws(self, stack: int, shape: Filter, slots: Tensor) -> Rows:
+        """Of the talker (0) or the predictor (1)."""
         s = self.state
-        temperature, top_p = s.real[1:, slots][stack::2]
-        top_k = s.whole[2 + stack, slots]
-        seed, frame = s.whole[0, slots], s.counts[1, slots]
-        return Rows(temperature, top_k, top_p, seed, frame, shape.widest, shape.nucleus)
+        temperature, top_p = s.real[1 + stack], s.real[3 + stack]
+        top_k, (seed, frame) = s.whole[2 + stack], (s.whole[0], s.counts[1])
+        return Rows(temperature, top_k, top_p, seed, frame, shape.widest, shape.nucleus, slots)
 
     def _first(self, shape: FrameShape, slots: Tensor, hidden: Tensor) -> Tensor:
-        s, eos = self.state, self.spec.codec_ids.eos
-        logits = penalise(self.talker.logits(hidden), s.seen[slots], s.real[0, slots]) + self.shut
-        early = s.counts[1, slots] < s.whole[1, slots]
-        logits[:, eos] = logits[:, eos].masked_fill(early, -torch.inf)
-        draws = self._rows(0, shape.first, slots)
-        code0 = draws.draw(logits, draws.noise(0, 1, logits.shape[1])[:, 0])
-        s.seen[slots, code0] = True
-        return code0
+        s = self.state
+        guard = Guard(s.seen, s.real[0], s.whole[1], self.shut, self.spec.codec_ids.eos)
+        return self.talker.first(hidden, self._draws(0, shape.first, slots), guard)
 
     def others(self, shape: FrameShape, slots: Tensor, hidden: Tensor, code0: Tensor) -> Tensor:
         """Codes 1..15 [B, 15] after a talker state and a first code."""
-        draws = self._rows(1, shape.later, slots)
-        noise = draws.noise(1, self.spec.codebooks - 1, self.spec.predictor.vocab)
-        out: Tensor = self.predictor(
-            hidden,
-            self.talker.codes(code0),
-            lambda book, logits: draws.draw(logits, noise[:, book - 1]),
-        )
+        draws = self._draws(1, shape.later, slots)
+        picks = Picks(draws, self.spec.codebooks - 1, self.spec.predictor.vocab)
+        out: Tensor = self.predictor(hidden, self.talker.codes(code0), picks)
         return out
 
     def _keep(self, slots: Tensor, codes: Tensor) -> None:
@@ -140,7 +128,7 @@ class Passes:
         nobody. The scratch slot stays at position 0.
         """
         s, counts = self.state, self.state.counts[:, slots]
-        s.next_input[slots] = self.embed(codes)
+        s.next_input[slots] = embed_frames(self.talker, self.predictor, codes)
         # An end of speech is stored as well, as a code that the codec has; nobody decodes it.
         s.ring[slots, counts[1] % RING] = codes.clamp(max=self.predictor.spec.vocab - 1)
         s.counts[:, slots] = counts + (slots < s.scratch)

@@ -5,7 +5,8 @@ where it is a captured graph of the next larger size, padded with rows of the sc
 """
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -18,16 +19,18 @@ from torch import Tensor
 
 from vivace.config import MOST_CHUNK
 from vivace.model.codec import Codec
+from vivace.model.fused import embed_frames
 from vivace.model.predictor import Predictor
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
 from vivace.runtime.kv import KvPool
-from vivace.runtime.lanes import Lane, StreamLane, ThreadLane, Vector, finished, send
+from vivace.runtime.lanes import Lane, Pass, StreamLane, ThreadLane, Vector, finished, send
 from vivace.runtime.pages import Pages
 from vivace.runtime.passes import FrameShape, Passes, PromptShape, SoundShape, any_frame
 from vivace.runtime.prefix import Prefix, PrefixCache, key_of
 from vivace.runtime.sizes import Sizes, fit, pieces
 from vivace.runtime.state import PAGE, Filter, Opening, State, filter_of
+from vivace.schedule.costs import CostTable
 from vivace.text.prompt import X_VECTOR, Prompt
 from vivace.types import Codes, Frames, Pcm, Pending, Row, Sampling
 
@@ -158,23 +161,29 @@ class Runner:
         lanes = (self.tokens, self.sound)
         return sum(lane.eager for lane in lanes if isinstance(lane, StreamLane))
 
-    def warm_up(self, sizes: Sizes) -> None:
-        """Run every pass at every one of `sizes`; on a card that makes them graphs.
+    def warm_up(self, sizes: Sizes) -> CostTable:
+        """Run every pass at every one of `sizes`, and time it; on a card that makes them graphs.
 
         Nothing is left behind but in the scratch slot.
         """
-        scratch = self.state.scratch
+        scratch, voice = self.state.scratch, dict[int, dict[int, float]]()
+        frame, prefill = dict[int, float](), dict[int, float]()
         for rows in reversed(sizes.frame):
             pair = np.array([[scratch], [self.spec.text_ids.tts_pad]]).repeat(rows, 1)
-            self.tokens.prepare(self.passes.frame, self._shape([scratch], rows), pair)
+            shape = self._shape([scratch], rows)
+            frame[rows] = _prepare(self.tokens, self.passes.frame, shape, pair)
         for rows in reversed(sizes.prefill):
             prompt = np.array([scratch, *[0] * (2 + rows)])  # 0 of its rows are to be laid down
-            self.tokens.prepare(
-                self.passes.prefill, PromptShape(rows, self._width([scratch])), prompt
-            )
-        for rows, frames in product(reversed(sizes.codec_rows), reversed(sizes.codec_frames)):
-            pair = np.full((2, rows), scratch)
-            self.sound.prepare(self.passes.voice, SoundShape(rows, frames), pair)
+            cold = PromptShape(rows, self._width([scratch]))
+            prefill[rows] = _prepare(self.tokens, self.passes.prefill, cold, prompt)
+        for frames, rows in product(reversed(sizes.codec_frames), reversed(sizes.codec_rows)):
+            pair, sound = np.full((2, rows), scratch), SoundShape(rows, frames)
+            took_s = _prepare(self.sound, self.passes.voice, sound, pair)
+            voice.setdefault(frames, {})[rows] = took_s
+        for lane in (self.tokens, self.sound):
+            if isinstance(lane, StreamLane):
+                lane.eager = 0
+        return CostTable(frame, voice, prefill)
 
     def open(self, slot: int, sampling: Sampling, seed: int) -> None:
         """Make the slot a fresh one with these draws."""
@@ -293,7 +302,9 @@ class Runner:
             first = len(prompt.codec) - len(prompt.ref_codes)
             if end > first:
                 codes = prompt.ref_codes[max(0, start - first) : end - first]
-                part[-len(codes) :] = self.passes.embed(send(codes, self.device))
+                part[-len(codes) :] = embed_frames(
+                    talker, self.passes.predictor, send(codes, self.device)
+                )
         return part
 
     def frame(self, rows: Sequence[Row]) -> Pending[Frames]:
@@ -356,3 +367,14 @@ class Runner:
         return self.sound.run(
             self.passes.voice, SoundShape(size, frames), vector, lambda pcm: pcm[:count]
         )
+
+
+def _prepare(lane: Lane, work: Pass, shape: Hashable, vector: Vector) -> float:
+    """Make a pass ready; the seconds from its start to its result on the host."""
+    lane.prepare(work, shape, vector)
+    taken = []
+    for _ in range(2):
+        began_s = time.perf_counter()
+        lane.run(work, shape, vector, len).result()
+        taken.append(time.perf_counter() - began_s)
+    return min(taken)

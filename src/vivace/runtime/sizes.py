@@ -7,6 +7,7 @@ from itertools import takewhile
 
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 CODEC_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
+CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # frames; what lies between takes two passes
 PROMPT_ROWS = (16, 32, 64, 128, 256)
 
 
@@ -39,11 +40,11 @@ class Sizes:
     codec_frames: tuple[int, ...]
 
     @classmethod
-    def upto(cls, *, sessions: int, codec_rows: int, chunk_frames: int, prefill: int) -> "Sizes":
+    def upto(cls, sessions: int, codec_rows: int, chunk_frames: int, prefill: int) -> "Sizes":
         """Every size that steps of at most so many rows need."""
         return cls(
             frame=upto(ROWS, sessions),
             prefill=upto(PROMPT_ROWS, prefill),
-            codec_rows=upto(CODEC_ROWS, min(codec_rows, sessions)),
-            codec_frames=tuple(range(1, chunk_frames + 1)),
+            codec_rows=upto(CODEC_ROWS, codec_rows),
+            codec_frames=tuple(frames for frames in CHUNKS if frames <= chunk_frames),
         )
