@@ -292,10 +292,8 @@ class Simulation:
     def _next(self) -> float | None:
         """When something happens next: an event, or a step's end."""
         times = [self._events[0][0]] if self._events else []
-        times += [
-            t.frames.ends_s if t.frames else t.laid[-1][1].ends_s  # type: ignore[attr-defined]
-            for t in list(self.loop.talking)[:1]
-        ]
+        times += [t.frames.ends_s if t.frames else t.laid[-1][1].ends_s  # type: ignore[attr-defined]
+                  for t in list(self.loop.talking)[:1]]
         if self.loop.speaking is not None:
             times.append(self.loop.speaking.sound.ends_s)  # type: ignore[attr-defined]
         return min(times, default=None)
