@@ -78,7 +78,7 @@ class Passes:
         """
         s, (slot, start, count) = self.state, vector[:3, None]
         row = torch.arange(shape.rows, device=vector.device)
-        positions = torch.where(row < count, start + row, shape.width * PAGE)[None]
+        positions = (start + row).masked_fill(row >= count, shape.width * PAGE)[None]
         tables = torch.cat((s.tables[slot, : shape.width], s.tables[slot, -1:]), 1)
         x = self.talker.text(vector[3:]) + s.rows[: shape.rows]
         self.talker(x, PagedCache(self.kv, tables, positions))
