@@ -17,25 +17,27 @@ from vivace.kernels.linear import scale_of
 _LEAST = 128  # positions worth a program of their own
 _PROGRAMS = 256  # enough to fill a card
 _MOST_SPLITS = 16
+_SHORT = 16  # positions one warp sees at once: a frame of the predictor
+_SHORT_WARPS = 1
+_BLOCK, _STAGES, _WARPS = 64, 2, 4
+_QUERIES = tl.constexpr(16)  # rows of the smallest tensor core product; a group fills the first
 
 
 @triton.jit
-def _head(qkv, gain, head, cos, sin, scale, eps, D: tl.constexpr):
-    """Heads [G, D / 2] twice: scaled, normed and turned to their position."""
-    d = tl.arange(0, D // 2)
-    at = qkv + head[:, None] * D + d[None, :]
-    weight = gain + head[:, None] * D + d[None, :]
-    low = tl.load(at).to(tl.float32) * scale
-    high = tl.load(at + D // 2).to(tl.float32) * scale
-    size = tl.sum(low * low, 1) + tl.sum(high * high, 1)
-    norm = (1.0 / tl.sqrt(size / D + eps))[:, None]
-    low = low * norm * tl.load(weight).to(tl.float32)
-    high = high * norm * tl.load(weight + D // 2).to(tl.float32)
-    return low * cos - high * sin, high * cos + low * sin
+def _turned(at, weight, angle, scale, eps, held, D: tl.constexpr):
+    """Heads [R, D] from rows of pointers `at` [R, 1]: scaled, normed, turned to their position."""
+    d = tl.arange(0, D)[None, :]
+    other = (d + D // 2) % D
+    x = tl.load(at + d, mask=held, other=0.0).to(tl.float32) * scale
+    y = tl.load(at + other, mask=held, other=0.0).to(tl.float32) * scale
+    norm = (1.0 / tl.sqrt(tl.sum(x * x, 1) / D + eps))[:, None]
+    x = x * norm * tl.load(weight + d, mask=held, other=0.0).to(tl.float32)
+    y = y * norm * tl.load(weight + other, mask=held, other=0.0).to(tl.float32)
+    return x * tl.cos(angle) + y * tl.where(d < D // 2, -tl.sin(angle), tl.sin(angle))
 
 
 @triton.jit
-def _merge(parts, out, SPLITS: tl.constexpr, live, GROUP: tl.constexpr, D: tl.constexpr):
+def _merge(parts, out, live, SPLITS: tl.constexpr, GROUP: tl.constexpr, D: tl.constexpr):
     """Put the parts [SPLITS, GROUP, D + 2] of one key head together."""
     s = tl.arange(0, SPLITS)
     d = tl.arange(0, D)
@@ -55,19 +57,20 @@ def _attend(
     stride_x, width, eps,
     TOKENS: tl.constexpr, HEADS: tl.constexpr, KV: tl.constexpr, D: tl.constexpr,
     HIDDEN: tl.constexpr, HIDDEN_BLOCK: tl.constexpr, PAGE: tl.constexpr, BLOCK: tl.constexpr,
-    SPLITS: tl.constexpr, LEAST: tl.constexpr, EARLY: tl.constexpr,
+    STAGES: tl.constexpr, SPLITS: tl.constexpr, LEAST: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     row, h, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     if EARLY:
         gdc_launch_dependents()
         gdc_wait()
     GROUP: tl.constexpr = HEADS // KV
-    HALF: tl.constexpr = D // 2
-    group = tl.arange(0, GROUP)
-    d = tl.arange(0, HALF)
+    kind = keys.dtype.element_ty
+    g = tl.arange(0, _QUERIES)[:, None]
+    d = tl.arange(0, D)[None, :]
+    held = g < GROUP
     slot = tl.load(slots + row)
     start = tl.load(position + slot).to(tl.int32)
-    frequencies = tl.load(frequency + d)
+    frequencies = tl.load(frequency + d % (D // 2))
     chunk = start + TOKENS
     live = 1
     if SPLITS > 1:
@@ -76,78 +79,58 @@ def _attend(
     if split < live:
         for t in tl.static_range(TOKENS):
             pos = start + t
-            angle = pos.to(tl.float32) * frequencies
-            cos = tl.cos(angle)[None, :]
-            sin = tl.sin(angle)[None, :]
             token = row * TOKENS + t
+            angle = pos.to(tl.float32) * frequencies
             scale = scale_of(x, token, stride_x, eps, HIDDEN, HIDDEN_BLOCK)
             base = qkv + token * ((HEADS + 2 * KV) * D)
-            q1, q2 = _head(base, gain, h * GROUP + group, cos, sin, scale, eps, D)
-            q1 *= D**-0.5
-            q2 *= D**-0.5
-            o1 = tl.zeros((GROUP, HALF), tl.float32)
-            o2 = tl.zeros((GROUP, HALF), tl.float32)
-            most = tl.full((GROUP,), float("-inf"), tl.float32)
-            total = tl.zeros((GROUP,), tl.float32)
-            if split == live - 1:
-                one = HEADS + h + tl.arange(0, 1)
-                k1, k2 = _head(base, gain, one, cos, sin, scale, eps, D)
-                v = base + (HEADS + KV + h) * D + d[None, :]
+            head = (h * GROUP + g) * D
+            q = _turned(base + head, gain + head, angle, scale, eps, held, D).to(kind)
+            most = tl.full((_QUERIES,), float("-inf"), tl.float32)
+            total = tl.zeros((_QUERIES,), tl.float32)
+            summed = tl.zeros((_QUERIES, D), tl.float32)
+            if split == live - 1:  # the new position: kept, and seen from here
+                one = (HEADS + h + tl.arange(0, 1)[:, None]) * D
+                k = _turned(base + one, gain + one, angle, scale, eps, one >= 0, D).to(kind)
+                v = (tl.load(base + one + KV * D + d).to(tl.float32) * scale).to(kind)
                 page = tl.load(table + slot * width + pos // PAGE).to(tl.int64)
-                to = ((page * PAGE + pos % PAGE) * KV + h) * D + d[None, :]
-                kind = keys.dtype.element_ty
-                k1 = k1.to(kind)
-                k2 = k2.to(kind)
-                v1 = (tl.load(v).to(tl.float32) * scale).to(kind)
-                v2 = (tl.load(v + HALF).to(tl.float32) * scale).to(kind)
-                tl.store(keys + to, k1)
-                tl.store(keys + to + HALF, k2)
-                tl.store(values + to, v1)
-                tl.store(values + to + HALF, v2)
-                most = tl.sum(q1 * k1.to(tl.float32), 1) + tl.sum(q2 * k2.to(tl.float32), 1)
+                to = ((page * PAGE + pos % PAGE) * KV + h) * D + d
+                tl.store(keys + to, k)
+                tl.store(values + to, v)
+                most = tl.sum(q.to(tl.float32) * k.to(tl.float32), 1) * D**-0.5
                 total += 1.0
-                o1 += v1.to(tl.float32)
-                o2 += v2.to(tl.float32)
-            begin = split * chunk
-            end = tl.minimum(begin + chunk, pos)
-            while begin < end:
-                j = begin + tl.arange(0, BLOCK)
-                seen = j < end
+                summed += v.to(tl.float32)
+            end = tl.minimum((split + 1) * chunk, pos)
+            for begin in tl.range(split * chunk, end, BLOCK, num_stages=STAGES):
+                j = tl.arange(0, BLOCK)
+                seen = begin + j < end
                 page = tl.load(table + slot * width + begin // PAGE).to(tl.int64)
-                at = ((page * PAGE + j % PAGE) * KV + h)[:, None] * D + d[None, :]
-                held = seen[:, None]
-                k1 = tl.load(keys + at, mask=held, other=0.0).to(tl.float32)
-                k2 = tl.load(keys + at + HALF, mask=held, other=0.0).to(tl.float32)
-                v1 = tl.load(values + at, mask=held, other=0.0).to(tl.float32)
-                v2 = tl.load(values + at + HALF, mask=held, other=0.0).to(tl.float32)
-                score = tl.sum(q1[:, None, :] * k1[None] + q2[:, None, :] * k2[None], 2)
+                at = ((page * PAGE + begin % PAGE + j) * KV + h)[:, None] * D + d
+                k = tl.load(keys + at, mask=seen[:, None], other=0.0)
+                v = tl.load(values + at, mask=seen[:, None], other=0.0)
+                score = tl.dot(q, tl.trans(k), input_precision="ieee") * D**-0.5
                 score = tl.where(seen[None, :], score, float("-inf"))
                 above = tl.maximum(most, tl.max(score, 1))
                 fade = tl.exp(most - above)
                 share = tl.exp(score - above[:, None])
                 total = total * fade + tl.sum(share, 1)
-                o1 = o1 * fade[:, None] + tl.sum(share[:, :, None] * v1[None], 1)
-                o2 = o2 * fade[:, None] + tl.sum(share[:, :, None] * v2[None], 1)
+                summed = tl.dot(share.to(kind), v, summed * fade[:, None], input_precision="ieee")
                 most = above
-                begin += BLOCK
             heads = out + (token * HEADS + h * GROUP) * D
             if live == 1:
-                to = heads + group[:, None] * D + d[None, :]
-                tl.store(to, (o1 / total[:, None]).to(out.dtype.element_ty))
-                tl.store(to + HALF, (o2 / total[:, None]).to(out.dtype.element_ty))
+                result = (summed / total[:, None]).to(out.dtype.element_ty)
+                tl.store(heads + g * D + d, result, mask=held)
             if SPLITS > 1:  # noqa: SIM102 - known when compiled
                 if live > 1:
                     pair = row * KV + h
                     mine = parts + pair * (SPLITS * GROUP * (D + 2))
-                    to = mine + (split * GROUP + group) * (D + 2)
-                    tl.store(to[:, None] + d[None, :], o1)
-                    tl.store(to[:, None] + HALF + d[None, :], o2)
-                    tl.store(to + D, most)
-                    tl.store(to + D + 1, total)
+                    to = mine + (split * GROUP + g) * (D + 2)
+                    tl.store(to + d, summed, mask=held)
+                    tl.store(to + D, most[:, None], mask=held)
+                    tl.store(to + D + 1, total[:, None], mask=held)
                     tl.debug_barrier()  # the parts of all threads, before one of them says so
                     if tl.atomic_add(arrived + pair, 1) == live - 1:
                         tl.debug_barrier()
-                        _merge(mine, heads, SPLITS, live, GROUP, D)
+                        _merge(mine, heads, live, SPLITS, GROUP, D)
                         tl.store(arrived + pair, 0)  # for the next layer
             if TOKENS > 1:
                 tl.debug_barrier()  # the next token reads what this one wrote
@@ -197,8 +180,8 @@ def attend(
     _attend[(rows, kv, several)](
         qkv, x, gain, frequency, keys, values, table, position, slots, out, parts, arrived,
         x.stride(0), table.stride(0), eps,
-        tokens, heads, kv, d, hidden, power(hidden), page, min(page, 32), several, _LEAST,
-        **options(x, 4),
+        tokens, heads, kv, d, hidden, power(hidden), page, min(page, _BLOCK), _STAGES, several, _LEAST,
+        **options(x, _SHORT_WARPS if page <= _SHORT else _WARPS),
     )  # fmt: skip
     return out
 

@@ -43,9 +43,10 @@ def _kth(scaled, k):
     """The k-th largest of `scaled`, bit by bit, as integers in the same order."""
     bits = scaled.to(tl.int32, bitcast=True)
     order = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.int64) + 2147483648
-    least = order.min(0) * 0
+    least = tl.min(order, 0) * 0
+    half = least + 2147483648
     for i in range(32):
-        higher = least | (2147483648 >> i)
+        higher = least | (half >> i)
         if tl.sum((order >= higher).to(tl.int32), 0) >= k:
             least = higher
     return tl.max(tl.where(order == least, scaled, float("-inf")), 0)

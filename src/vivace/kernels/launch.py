@@ -2,7 +2,8 @@
 
 From compute capability 9.0 a kernel may start before the one in front of it has ended (dependent
 launch): it fetches weights, which nobody writes, and then waits. Every kernel here waits before it
-reads or writes anything else, so what lies two kernels back has ended as well.
+reads or writes anything else, so what lies two kernels back has ended as well. Between the
+library's products, which start late, kernels that wait only stand in their way.
 """
 
 from functools import cache
@@ -11,14 +12,17 @@ import torch
 from torch import Tensor
 
 
+FEW = 2  # rows up to which our own products win, and with them dependent launches
+
+
 @cache
 def _dependent(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def options(like: Tensor, warps: int) -> dict[str, object]:
-    """Launch options for a kernel on the device of `like`."""
-    early = _dependent(like.device)
+    """Launch options for a kernel over the rows of `like`."""
+    early = len(like) <= FEW and _dependent(like.device)
     return {"num_warps": warps, "EARLY": early, **({"launch_pdl": True} if early else {})}
 
 

@@ -12,9 +12,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from vivace.kernels.launch import options, power
+from vivace.kernels.launch import FEW, options, power
 
-FEW = 8
+_PROGRAMS = 256  # at least, where there are columns enough
+_WARPS = 8
 _TILE = 32 * 1024  # weights a program of 8 warps holds in registers
 
 
@@ -127,10 +128,11 @@ def _launch_gemv(
     rows, k = x.shape
     n = out.shape[1]
     block = power(k)
-    columns = max(1, min(16, _TILE // block // (2 if gated else 1) // power(rows)))
+    most = _TILE // block // (2 if gated else 1) // power(rows)
+    columns = max(1, min(16, most, power(n // _PROGRAMS + 1) // 2))
     _gemv[(triton.cdiv(n, columns),)](
         x, weight, out, x.stride(0), out.stride(0), weight.stride(1), weight.stride(0), eps, rows, n,
-        power(rows), k, columns, block, gated, add, **options(x, 8),
+        power(rows), k, columns, block, gated, add, **options(x, _WARPS),
     )  # fmt: skip
     return out
 
