@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from tests.golden.load import Model
+from tests.golden.load import Model as Golden
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from vivace.checkpoint import Model
 from vivace.runtime.lanes import Pass, Result, Vector, finished
 from vivace.runtime.runner import Runner
 from vivace.runtime.sizes import Sizes
@@ -81,7 +82,9 @@ class CardLane:
         return Started(self, finish(out.numpy()))
 
 
-def runner_of(model: Model, *, slots: int = 8, sizes: Sizes | None = SIZES, **more: Any) -> Runner:
+def runner_of(
+    model: Golden | Model, *, slots: int = 8, sizes: Sizes | None = SIZES, **more: Any
+) -> Runner:
     parts = (model.spec, model.talker, model.predictor, model.codec)
     return Runner(*parts, slots=slots, pages=3 * slots, context=192, sizes=sizes, **more)
 
@@ -93,7 +96,7 @@ def on_lanes(runner: Runner) -> tuple[CardLane, CardLane]:
     return lanes
 
 
-def prompt_of(model: Model, rows: int = 7, head: int = 0) -> Prompt:
+def prompt_of(model: Golden | Model, rows: int = 7, head: int = 0) -> Prompt:
     ids = model.spec.text_ids.tts_pad, model.spec.codec_ids.pad
     return Prompt([ids[0]] * rows, [ids[1]] * rows, head=head)
 

@@ -96,7 +96,7 @@ class _Batch:
 
     def seat(self) -> None:
         """Give every row its context, and pages for what follows."""
-        seat(self.runner, self.batch, self.context, 8 * REPLAYS)
+        seat(self.runner, self.batch, self.context, 4 * REPLAYS)
 
     def figures(self) -> dict[str, Any]:
         """Device time of each module and of the host's call, and what a listener's steps take."""
@@ -123,7 +123,7 @@ class _Batch:
             speed = len(self.slots) * frames * 80 / took_ms
             row[f"codec_{len(self.slots)}x{frames}_ms"] = round(took_ms, 3)
             row[f"codec_{len(self.slots)}x{frames}_speed"] = round(speed)
-        row["codec_weights_mb"] = round(weights(self.runner.passes.codec) / 1e6)
+        row["codec_weights_mb"] = round(weights(self.runner.codec) / 1e6)
         return row | self._timeline()
 
     def _timeline(self) -> dict[str, Any]:

@@ -129,8 +129,8 @@ def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: in
             batch,
             lambda: runner.voice(slots, frames).result(),
             lambda: passes.voice(SoundShape(batch, frames), pair),
-            weights(passes.codec),
-            next(passes.codec.parameters()).dtype,
+            weights(runner.codec),
+            next(runner.codec.parameters()).dtype,
         )
 
     talk, predict = frame_parts(runner)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vivace.model.codec import Codec
 from vivace.model.fused import embed_frames
 from vivace.model.paged import Paged
 from vivace.model.predictor import Predictor
@@ -16,6 +15,7 @@ from vivace.model.sampling import Guard, Picks, Rows
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
 from vivace.runtime.kv import KvPool, PagedCache
+from vivace.runtime.sound import Sound
 from vivace.runtime.state import PAGE, RING, Filter, State
 
 
@@ -60,16 +60,16 @@ class Passes:
         spec: ModelSpec,
         talker: Talker,
         predictor: Predictor,
-        codec: Codec,
+        sound: Sound,
         state: State,
         kv: KvPool,
     ) -> None:
-        self.spec, self.talker, self.predictor, self.codec = spec, talker, predictor, codec
+        self.spec, self.talker, self.predictor, self.sound = spec, talker, predictor, sound
         self.state, self.kv = state, kv
         device = state.next_input.device
         self.shut = torch.zeros(spec.talker.vocab, device=device)  # special ids, but not the end
         self.shut[spec.talker.vocab - 1024 :] = -torch.inf
-        self.shut[spec.codec_ids.eos] = 0.0
+        self.shut[spec.codec_ids.eos].zero_()
 
     def prefill(self, shape: PromptShape, vector: Tensor) -> Tensor:
         """Lay down rows of a prompt: slot, first position, how many, then their text ids.
@@ -138,9 +138,10 @@ class Passes:
         s, (slots, rings) = self.state, vector
         start = s.voiced[rings]
         places = (start[:, None] + torch.arange(shape.frames, device=vector.device)) % RING
-        pcm: Tensor
-        pcm, sound = self.codec(s.ring[rings[:, None], places], [t[slots] for t in s.sound])
-        for kept, new in zip(s.sound, sound, strict=True):
-            kept[slots] = new
         s.voiced[rings] = start + shape.frames
-        return pcm.float()
+        return self.sound(s.ring[rings[:, None], places], slots)
+
+    def silence(self, slot: int) -> None:
+        """Make the slot a fresh one for the codec."""
+        self.sound.reset(slot)
+        self.state.voiced[slot].zero_()

@@ -24,17 +24,28 @@ from vivace.model.predictor import Predictor
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
 from vivace.runtime.kv import KvPool
-from vivace.runtime.lanes import Lane, Pass, StreamLane, ThreadLane, Vector, finished, send
+from vivace.runtime.lanes import (
+    Compiles,
+    Lane,
+    Pass,
+    StreamLane,
+    ThreadLane,
+    Vector,
+    finished,
+    send,
+)
 from vivace.runtime.pages import Pages
 from vivace.runtime.passes import FrameShape, Passes, PromptShape, SoundShape, any_frame
 from vivace.runtime.prefix import Prefix, PrefixCache, key_of
 from vivace.runtime.sizes import Sizes, fit, pieces
+from vivace.runtime.sound import PlainSound, Sound
 from vivace.runtime.state import PAGE, Filter, Opening, State, filter_of
 from vivace.schedule.costs import CostTable
 from vivace.text.prompt import X_VECTOR, Prompt
 from vivace.types import Codes, Frames, Pcm, Pending, Row, Sampling
 
 ANY_CHUNK = tuple(range(1, MOST_CHUNK + 1))
+SHORT = 16  # pages
 POLL_S = 50e-6  # a step on a card takes milliseconds, and nobody calls when it is done
 
 
@@ -72,6 +83,7 @@ class Runner:
 
     `context` is the most positions of one session. `sizes` are those that passes are padded to,
     `common` the frame that graphs are captured for; without them every step runs as it is.
+    `sound` is the codec over the slots and a scratch one, in plain torch if not given.
     `thread` is the token lane's on the CPU: the one that has loaded the weights, since OpenMP keeps
     a pool for each thread that computes, and two pools on the same cores cost each other a factor
     of three.
@@ -89,16 +101,17 @@ class Runner:
         context: int | None = None,
         sizes: Sizes | None = None,
         common: FrameShape | None = None,
+        sound: Sound | None = None,
         graphs: bool = True,
         prefix_bytes: int = 1 << 28,
         threads: int = 1,
         thread: ThreadPoolExecutor | None = None,
     ) -> None:
         weight = talker.codec_embedding.weight
-        self.spec, self.device, self.sizes = spec, weight.device, sizes
+        self.spec, self.codec = spec, codec
+        self.device, self.sizes = weight.device, sizes
         self.state = State(
             spec,
-            codec,
             slots=slots,
             pages=pages,
             context=pages * PAGE if context is None else context,
@@ -106,10 +119,12 @@ class Runner:
             dtype=weight.dtype,
         )
         self.kv = KvPool(spec.talker, pages + 1, PAGE, self.device, weight.dtype)
-        self.passes = Passes(spec, talker, predictor, codec, self.state, self.kv)
+        sound = sound or PlainSound(codec, slots + 1)
+        self.passes = Passes(spec, talker, predictor, sound, self.state, self.kv)
         self.pages, self.prefixes = Pages(pages, PAGE), PrefixCache(prefix_bytes)
         self.common, self._common_is_any = common, common == any_frame(spec, self.state.width)
         self._grown: list[tuple[int, int, int]] = []  # slot, place in its table, page
+        self._compiles: Compiles | None = None
         self._cold: dict[int, Cold] = {}
         self._filters = [(Filter(1, False), Filter(1, False))] * (slots + 1)
         self.tokens, self.sound = self._lanes(graphs, thread, threads)
@@ -157,9 +172,10 @@ class Runner:
 
     @property
     def late(self) -> int:
-        """Steps since the warm-up that had no graph on a card that has them."""
+        """On a card: steps without a graph, and kernels compiled, since the warm-up."""
         lanes = (self.tokens, self.sound)
-        return sum(lane.eager for lane in lanes if isinstance(lane, StreamLane))
+        eager = sum(lane.eager for lane in lanes if isinstance(lane, StreamLane))
+        return eager + (self._compiles.count if self._compiles else 0)
 
     def warm_up(self, sizes: Sizes) -> CostTable:
         """Run every pass at every one of `sizes`, and time it; on a card that makes them graphs.
@@ -172,17 +188,17 @@ class Runner:
             pair = np.array([[scratch], [self.spec.text_ids.tts_pad]]).repeat(rows, 1)
             shape = self._shape([scratch], rows)
             frame[rows] = _prepare(self.tokens, self.passes.frame, shape, pair)
-        for rows in reversed(sizes.prefill):
+        for rows, width in product(reversed(sizes.prefill), self._prompt_widths()):
             prompt = np.array([scratch, *[0] * (2 + rows)])  # 0 of its rows are to be laid down
-            cold = PromptShape(rows, self._width([scratch]))
-            prefill[rows] = _prepare(self.tokens, self.passes.prefill, cold, prompt)
+            took_s = _prepare(self.tokens, self.passes.prefill, PromptShape(rows, width), prompt)
+            prefill.setdefault(rows, took_s)
         for frames, rows in product(reversed(sizes.codec_frames), reversed(sizes.codec_rows)):
             pair, sound = np.full((2, rows), scratch), SoundShape(rows, frames)
             took_s = _prepare(self.sound, self.passes.voice, sound, pair)
             voice.setdefault(frames, {})[rows] = took_s
         for lane in (self.tokens, self.sound):
             if isinstance(lane, StreamLane):
-                lane.eager = 0
+                lane.eager, self._compiles = 0, Compiles()
         return CostTable(frame, voice, prefill)
 
     def open(self, slot: int, sampling: Sampling, seed: int) -> None:
@@ -193,12 +209,11 @@ class Runner:
         later = filter_of(vocab, s.subtalker_temperature, s.subtalker_top_k, s.subtalker_top_p)
         self._filters[slot] = first, later
         self.tokens.do(partial(self._open, slot, Opening(seed, sampling, first, later)))
-        self.sound.do(partial(self.state.silence, slot))
+        self.sound.do(partial(self.passes.silence, slot))
 
     def _open(self, slot: int, opening: Opening) -> None:
         s = self.state
-        s.counts[:, slot] = 0
-        s.seen[slot] = False
+        s.fresh(slot)
         s.whole[:, slot] = send(opening.whole(), self.device)
         s.real[:, slot] = send(opening.real(), self.device)
 
@@ -244,7 +259,7 @@ class Runner:
         s.next_input[slot] = self._rows(prompt, last, last + 1)[0]
         if prefix is not None:
             self.kv.lay(pages, prefix.keys, prefix.values)
-            s.counts[0, slot] = prefix.rows
+            s.counts[0, slot].fill_(prefix.rows)
 
     def _refer(self, slot: int, codes: Codes) -> None:
         """Decode a reference, for the state it leaves."""
@@ -274,7 +289,8 @@ class Runner:
         vector[3 : 3 + count] = cold.prompt.text[start : start + count]
         self._place()
         self.tokens.do(partial(self._supply, cold.prompt, start, start + count))
-        shape = PromptShape(size, self._width([slot]))
+        pages = len(self.pages.table(slot))
+        shape = PromptShape(size, next(w for w in self._prompt_widths(pages) if w >= pages))
         out = self.tokens.run(
             self.passes.prefill, shape, vector, lambda _: cold.begun.result() or done
         )
@@ -343,6 +359,10 @@ class Runner:
         if common is not None:
             first, later = first | common.first, later | common.later
         return FrameShape(size, self._width(slots), first, later)
+
+    def _prompt_widths(self, pages: int = 1) -> tuple[int, ...]:
+        """Pages that a prompt's rows look over: most are short."""
+        return (pages,) if self.sizes is None else (min(SHORT, self.state.width), self.state.width)
 
     def _width(self, slots: list[int]) -> int:
         """Pages that hold the rows of every slot."""

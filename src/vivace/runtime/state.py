@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from vivace.config import MOST_CHUNK
-from vivace.model.codec import Codec
 from vivace.model.spec import ModelSpec
 from vivace.types import Sampling
 
@@ -64,14 +63,13 @@ class State:
 
     Behind the last slot stands a scratch one, for the padded rows of a step; its pages are the
     pool's last one, as is the page behind the last of every slot. The ring has one row more, for a
-    clone's reference on its way to the codec. The codec's lane owns `sound` and `voiced`, the
-    token lane the rest.
+    clone's reference on its way to the codec. The codec's lane owns `voiced`, the token lane the
+    rest.
     """
 
     def __init__(
         self,
         spec: ModelSpec,
-        codec: Codec,
         *,
         slots: int,
         pages: int,
@@ -94,15 +92,16 @@ class State:
         self.tables[-1] = self.tables[:, -1] = pages
         self.ring = rows(slots + 2, RING, spec.codebooks)
         self.voiced = rows(slots + 2)
-        self.sound = codec.fresh(slots + 1)
         self.rows = rows(context, spec.talker.hidden, dtype=dtype)  # a prompt's, under its text
 
-    def silence(self, slot: int) -> None:
-        """A fresh slot, as the codec sees it."""
-        torch._foreach_zero_([tensor[slot] for tensor in self.sound])
-        self.voiced[slot] = 0
+    # Numbers are filled in: an assignment would copy them to the card, and wait for that.
+
+    def fresh(self, slot: int) -> None:
+        """Make the slot one that has said nothing, as the talker sees it."""
+        self.counts[:, slot].zero_()
+        self.seen[slot].zero_()
 
     def refer(self, codes: Tensor) -> None:
         """Put frames [T, 16] of a reference where the codec reads them."""
         self.ring[self.reference, : len(codes)] = codes
-        self.voiced[self.reference] = 0
+        self.voiced[self.reference].zero_()
