@@ -40,7 +40,7 @@ class Bench:
         base = {"max_sessions": 4, "slo_ttfa_s": 600.0, **config}
         self.config = EngineConfig(**base)  # type: ignore[arg-type]
         self.ended: list[Session] = []
-        costs = Costs(FREE, self.config.profile.frame_rows, self.config.profile.codec_rows)
+        costs = Costs(FREE, self.config.profile)
         self.loop = Loop(self.runner, self.config, lambda: self.now, self.ended.append, costs)
         self.seeds = iter(range(1000))
 

@@ -33,7 +33,7 @@ class Profile:
     """How the scheduler trades first sound against throughput. docs/scheduling.md says how."""
 
     first_frames: int = 1  # fewest frames in a first chunk
-    chunk_frames: int = 12  # most frames of one stream in one codec step
+    chunk_frames: int = 8  # most frames of one stream in one codec step
     guard_s: float = 0.03  # slack to keep beyond what the costs say
     margin: float = 1.5  # on what the costs say
     lead_s: float = 2.0  # how far ahead of the listener a stream may run while others wait
@@ -43,7 +43,7 @@ class Profile:
     full: float = 0.9  # share of a lane's time that admitted streams may need
     frame_rows: int = 128  # most sessions in one talker step
     codec_rows: int = 32  # most sessions in one codec step
-    prefills: int = 2  # most prompts laid down between two talker steps
+    prefills: int = 16  # most prompts laid down between two talker steps
     prefill_rows: int = 256  # most rows of one prompt in one go
     prompt_rows: int = 16  # rows of an ordinary prompt, to reckon with
 
@@ -60,11 +60,16 @@ class Profile:
                 param="chunk_frames",
             )
 
+    @property
+    def ahead_frames(self) -> int:
+        """`ahead_s` in frames of 80 ms."""
+        return int(self.ahead_s / 0.08)
+
 
 PROFILES = {
     "ttfa": Profile(step_s=0.004, fill=0.1),
     "balanced": Profile(),
-    "throughput": Profile(step_s=0.05, fill=8.0, chunk_frames=24, prefills=8),
+    "throughput": Profile(step_s=0.05, fill=8.0, chunk_frames=24),
 }
 
 

@@ -64,8 +64,7 @@ class Engine:
         self._tokenizer = parts.tokenizer
         if parts.sessions is not None:
             self.config = replace(self.config, max_sessions=parts.sessions)
-        profile = self.config.profile
-        costs = Costs(parts.costs, profile.frame_rows, profile.codec_rows)
+        costs = Costs(parts.costs, self.config.profile)
         self._loop = Loop(parts.runner, self.config, clock, self._done, costs)
         self._thread = threading.Thread(target=self._loop.run, name="vivace-engine", daemon=True)
         self._thread.start()

@@ -24,11 +24,23 @@ from vivace.schedule.policy import Plans, Policy
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.prompt import Prompt, Script
-from vivace.types import Chunk, Codes, Done, FinishReason, Frames, Pcm, Pending, Row, Sampling
+from vivace.types import (
+    SAMPLES_PER_FRAME,
+    Chunk,
+    Codes,
+    Done,
+    FinishReason,
+    Frames,
+    Pcm,
+    Pending,
+    Row,
+    Sampling,
+)
 
 log = logging.getLogger("vivace")
 
 NO_MEMORY = "no memory is left for this session; try again later, or lower --max-sessions"
+EARLY_S = 0.001  # a step is started so long before the one before it should be over
 IDLE_S = 0.5  # longest sleep of an idle loop: the heartbeat of an idle engine
 
 
@@ -78,7 +90,10 @@ class Steps(Protocol):
         ...
 
     def voice(self, slots: Sequence[int], frames: int) -> Pending[Pcm]:
-        """Decode the next frames of every slot: samples [B, frames * 1920]."""
+        """Decode the next frames of every slot: samples [B, frames * 1920].
+
+        What a slot whose speech has ended does not have may be anything.
+        """
         ...
 
 
@@ -95,9 +110,8 @@ class Turn:
     positions: int = 0  # of its context in use
     reason: FinishReason = FinishReason.STOP
     codes: list[Codes] = field(default_factory=list)  # made and not yet decoded, [16] each
-    ready_s: float | None = None  # when there was something to say
     seated_s: float = 0.0  # when it got its slot
-    stalled_s: float | None = None  # since when its reader has let a full buffer stand
+    stalled_s: float | None = None  # when its reader last took from a full buffer
 
     def next_text(self) -> int:
         """The text id under the next frame."""
@@ -172,17 +186,20 @@ class Loop:
     ) -> None:
         self.runner, self.config, self.clock, self.on_done = runner, config, clock, on_done
         self.costs = costs
-        clockwise = Policy(config.profile, costs)
+        clockwise = Policy(config.profile, costs, config.max_sessions)
         self.policy = policy or clockwise
         self.admission = Admission(
             clockwise.pacer, config.max_sessions, config.max_queue, config.slo_ttfa_s
         )
-        self.turns: dict[Session, Turn] = {}  # in the order of their arrival
+        self.turns: dict[Session, Turn] = {}  # all of them
+        self.waiting: dict[Session, Turn] = {}  # those with something to say and no slot
+        self.seats: dict[Track, Turn] = {}  # those with a slot, in the order they got it
         self.free = list(range(config.max_sessions - 1, -1, -1))
         self.talking: deque[Talking] = deque()  # token steps that run, oldest first
         self.speaking: Speaking | None = None  # the codec step that runs
         self.left: list[int] = []  # slots given up while the codec is at them
         self.tokens_free_s = 0.0  # when the last token step was collected
+        self.tokens_end_s = 0.0  # when the last token step should be over
         self.steps = 0
         self.beat_s = clock()
         self.stopping = False
@@ -226,14 +243,24 @@ class Loop:
         now = self.beat_s = self.clock()
         self._listen()
         self._seat(now)
-        turns = self._seated(now)
-        todo = self.policy.plan(list(turns), now)
-        started = self._speak([turns[track] for track in todo.voice], todo.voice_frames, now)
-        started |= self._talk(
-            [turns[track] for track in todo.prefill], [turns[track] for track in todo.frame], now
-        )
+        talk, speak = self._free(now)
+        if not (talk or speak):
+            return moved
+        self._look(now)
+        todo = self.policy.plan(list(self.seats), now, talk=talk, speak=speak)
+        started = self._speak([self.seats[t] for t in todo.voice], todo.voice_frames, now)
+        cold, warm = ([self.seats[t] for t in part] for part in (todo.prefill, todo.frame))
+        started |= self._talk(cold, warm, now)
         self.steps += started
         return moved or started
+
+    def _free(self, now: float) -> tuple[bool, bool]:
+        """May a token step be started, and a codec step?
+
+        A second token step only when the first is about to be over: who comes until then is in it.
+        """
+        early = not self.talking or now >= self.tokens_end_s - EARLY_S
+        return early and len(self.talking) < self.runner.depth, self.speaking is None
 
     def _listen(self) -> None:
         while not self._words.empty():
@@ -253,14 +280,15 @@ class Loop:
             if not turn.session.speakable:
                 self._finish(turn, FinishReason.NO_AUDIO)
                 return
-        if turn.ready_s is None and turn.script.prompt_ready:
+            turn.track.text_ready = True
+        if turn.session not in self.waiting and not turn.track.seated and turn.script.prompt_ready:
             self._admit(turn)
 
     def _admit(self, turn: Turn) -> None:
         """Let a newcomer with something to say wait for a slot, or send it away with a time."""
-        waiting = sum(t.ready_s is not None and not t.track.seated for t in self.turns.values())
-        forecast = self.admission.forecast(self.seated, waiting)
-        turn.ready_s = turn.track.arrived_s = self.clock()
+        forecast = self.admission.forecast(self.seated, len(self.waiting))
+        turn.track.arrived_s = self.clock()
+        self.waiting[turn.session] = turn
         if forecast.refused:
             self._refuse(turn, forecast.retry_after_s)
 
@@ -275,46 +303,47 @@ class Loop:
 
     def _seat(self, now: float) -> None:
         """Give slots to those who wait, oldest first; nobody waits longer than is bearable."""
-        for turn in [t for t in self.turns.values() if t.ready_s is not None]:
-            if turn.track.seated:
-                continue
+        for turn in list(self.waiting.values()):
             if self.free and self.admission.room(self.seated):
+                del self.waiting[turn.session]
+                self.seats[turn.track] = turn
                 turn.track.slot, turn.seated_s = self.free.pop(), now
                 with self._blame([turn]):
                     self.runner.open(turn.track.slot, turn.sampling, turn.seed)
             elif self.admission.tired(now - turn.track.arrived_s):
                 self._refuse(turn, self.admission.forecast(self.seated, 0).first_audio_s)
+            else:
+                return
 
-    def _seated(self, now: float) -> dict[Track, Turn]:
-        """Turns that hold a slot, their tracks brought up to date."""
-        for turn in [t for t in self.turns.values() if t.track.seated]:
-            self._look(turn, now)
-        return {t.track: t for t in self.turns.values() if t.track.seated}
+    def _look(self, now: float) -> None:
+        """Bring tracks up to date, where something outside can have changed them."""
+        full = self.config.profile.ahead_frames
+        for turn in list(self.seats.values()):
+            track = turn.track
+            if not turn.script.ended:
+                track.text_ready = turn.first_text is not None or turn.script.rows_ready
+            if track.voiced - track.taken >= full:
+                self._look_at_reader(turn, now)
 
-    def _look(self, turn: Turn, now: float) -> None:
-        """Bring a track up to date; cut off a reader who has stalled."""
-        track, taken = turn.track, turn.session.outbox.taken_frames
-        full = track.buffered_s >= self.config.profile.ahead_s
-        if not full or taken > track.taken:
-            turn.stalled_s = None
-        elif turn.stalled_s is None:
+    def _look_at_reader(self, turn: Turn, now: float) -> None:
+        """Has a reader with a full buffer taken something? If not for too long, cut it off."""
+        taken = turn.session.outbox.taken_frames
+        if turn.stalled_s is None or taken > turn.track.taken:
             turn.stalled_s = now
-        track.taken = taken
-        track.text_ready = turn.first_text is not None or turn.script.rows_ready
-        if turn.stalled_s is not None and now - turn.stalled_s > self.config.stall_s:
+        turn.track.taken = taken
+        if now - turn.stalled_s > self.config.stall_s:
             log.warning("%s: its reader took nothing for too long", turn.session.id)
             self._finish(turn, FinishReason.CANCELLED, drop=True)
 
     def _talk(self, cold: list[Turn], warm: list[Turn], now: float) -> bool:
-        """Start a token step, unless enough of them run."""
-        if len(self.talking) >= self.runner.depth:
-            return False
+        """Start a token step."""
         laid = [(turn, part) for turn in cold if (part := self._prefill(turn)) is not None]
         warm = [t for t in warm if t.session in self.turns and self._has_room(t)]
         frames = self._frame(warm) if warm else None
         if not (laid or frames):
             return False
         self.talking.append(Talking(now, laid, warm, frames))
+        self.tokens_end_s = max(self.tokens_end_s, now) + self._takes_s(laid, warm)
         return True
 
     def _prefill(self, turn: Turn) -> Pending[bool] | None:
@@ -379,13 +408,13 @@ class Loop:
             self._finish(turn, turn.reason)
 
     def _speak(self, turns: list[Turn], frames: int, now: float) -> bool:
-        """Start the codec, if it is free."""
-        if not turns or self.speaking is not None:
+        """Start the codec."""
+        if not turns:
             return False
         with self._blame(turns):
             sound = self.runner.voice([turn.track.slot for turn in turns], frames)
             for turn in turns:
-                turn.track.voicing = frames
+                turn.track.voicing = min(frames, turn.track.pending)
             self.speaking = Speaking(now, turns, frames, sound)
         return self.speaking is not None
 
@@ -408,7 +437,7 @@ class Loop:
             said_s = self.costs.voice_s(len(pcm), speaking.frames)
             self.costs.learn("voice", said_s, now - speaking.since_s)
             for turn, samples in zip(speaking.turns, pcm, strict=True):
-                self._send(turn, samples, speaking.frames, now)
+                self._send(turn, samples, now)
         for turn in speaking.turns:
             turn.track.voicing = 0
         self.free += self.left
@@ -428,21 +457,25 @@ class Loop:
             for turn, codes, ended in zip(talking.turns, out.codes, out.ended, strict=True):
                 self._made(turn, codes, bool(ended))
 
+    def _takes_s(self, laid: Sequence[object], warm: Sequence[object]) -> float:
+        """What a token step should take."""
+        prompts_s = len(laid) * self.costs.prompt_s
+        return prompts_s + (self.costs.frame_s(len(warm)) if warm else 0.0)
+
     def _learn(self, talking: Talking) -> None:
         """Correct the costs by a step of one kind; one of both kinds tells nothing of either."""
         now = self.clock()
         took_s = now - max(talking.since_s, self.tokens_free_s)
         self.tokens_free_s = now
-        if not talking.laid:
-            self.costs.learn("frame", self.costs.frame_s(len(talking.turns)), took_s)
-        elif not talking.turns:
-            each_s = self.costs.prefill_s(self.config.profile.prompt_rows)
-            self.costs.learn("prefill", each_s * len(talking.laid), took_s)
+        if not (talking.laid and talking.turns):
+            kind = "prefill" if talking.laid else "frame"
+            self.costs.learn(kind, self._takes_s(talking.laid, talking.turns), took_s)
 
-    def _send(self, turn: Turn, pcm: Pcm, frames: int, now: float) -> None:
+    def _send(self, turn: Turn, pcm: Pcm, now: float) -> None:
+        frames = turn.track.voicing
         codes, turn.codes = np.stack(turn.codes[:frames]), turn.codes[frames:]
         turn.track.sent(frames, now)
-        turn.session.outbox.put(Chunk(pcm.copy(), codes))
+        turn.session.outbox.put(Chunk(pcm[: frames * SAMPLES_PER_FRAME].copy(), codes))
         self._finish_if_said(turn)
 
     @contextmanager
@@ -467,7 +500,8 @@ class Loop:
         """The one way out: terminal event, slot and pages back."""
         if self.turns.pop(turn.session, None) is None:
             return
-        if turn.track.seated:
+        self.waiting.pop(turn.session, None)
+        if self.seats.pop(turn.track, None) is not None:
             if error is None and not drop:
                 self.admission.left(self.clock() - turn.seated_s)
             self.runner.close(turn.track.slot)

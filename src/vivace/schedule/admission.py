@@ -32,13 +32,14 @@ class Admission:
     def __init__(self, pacer: Pacer, sessions: int, queue: int, slo_s: float) -> None:
         self.pacer, self.sessions, self.queue, self.slo_s = pacer, sessions, queue, slo_s
         self.stay_s = FIRST_STAY_S
-        self._most, self._version = 0, -1
+        self._most, self._version, self._stay_s = 0, -1, 0.0
 
     @property
     def most(self) -> int:
         """Sessions that can be served at a time, one at least: slots, or what the lanes carry."""
-        if self._version != self.pacer.costs.version:
-            self._version = self.pacer.costs.version
+        moved = abs(self.stay_s - self._stay_s) > 0.1 * self._stay_s
+        if moved or self._version != self.pacer.costs.version:
+            self._version, self._stay_s = self.pacer.costs.version, self.stay_s
             self._most = self._carried()
         return self._most
 
@@ -55,7 +56,7 @@ class Admission:
 
     def load(self, streams: int) -> float:
         """Share of the busier lane that so many streams need, newcomers' prompts included."""
-        prompts_s = self.pacer.costs.prefill_s(self.pacer.profile.prompt_rows) / self.stay_s
+        prompts_s = self.pacer.costs.prompt_s / self.stay_s
         pace = self.pacer.at(streams)
         return max(pace.load, pace.turn_load + streams * prompts_s)
 
@@ -76,9 +77,8 @@ class Admission:
     def first_s(self, streams: int) -> float:
         """From a seat to the first sound, beside so many streams."""
         pace, costs = self.pacer.at(streams), self.pacer.costs
-        prefill_s = costs.prefill_s(self.pacer.profile.prompt_rows)
         frames_s = (pace.first + 1) * pace.turn_s  # one that is under way, then its own
-        return prefill_s + frames_s + pace.step_s + costs.voice_s(1, pace.first)
+        return costs.prompt_s + frames_s + pace.step_s + costs.voice_s(1, pace.first)
 
     def tired(self, waited_s: float) -> bool:
         """Has a newcomer waited so long that an answer is due?"""

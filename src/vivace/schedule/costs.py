@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from vivace.config import MOST_CHUNK
+from vivace.config import MOST_CHUNK, Profile
 from vivace.errors import CheckpointError
 
 Points = Mapping[int, float]
@@ -60,16 +60,22 @@ FREE = CostTable({1: 1e-6}, {1: {1: 1e-6}}, {1: 1e-6})
 class Costs:
     """A table in quick reach, with a running correction for each kind of step."""
 
-    def __init__(self, table: CostTable, frame_rows: int, codec_rows: int) -> None:
+    def __init__(self, table: CostTable, profile: Profile) -> None:
         self.table = table
         self.off = {"frame": 1.0, "voice": 1.0, "prefill": 1.0}
         self.version = 0  # counts corrections worth planning anew for
         self._planned = dict(self.off)
-        self._frame = [at(table.frame, rows) for rows in range(frame_rows + 1)]
+        self._prompt = at(table.prefill, profile.prompt_rows)
+        self._frame = [at(table.frame, rows) for rows in range(profile.frame_rows + 1)]
         self._voice = [
-            [table.voice_s(rows, frames) for rows in range(codec_rows + 1)]
+            [table.voice_s(rows, frames) for rows in range(profile.codec_rows + 1)]
             for frames in range(MOST_CHUNK + 1)
         ]
+
+    @property
+    def prompt_s(self) -> float:
+        """An ordinary prompt."""
+        return self._prompt * self.off["prefill"]
 
     def frame_s(self, rows: int) -> float:
         """One frame of so many rows."""
@@ -78,10 +84,6 @@ class Costs:
     def voice_s(self, rows: int, frames: int) -> float:
         """One chunk of so many frames of so many rows."""
         return self._voice[frames][rows] * self.off["voice"]
-
-    def prefill_s(self, rows: int) -> float:
-        """So many rows of one prompt."""
-        return at(self.table.prefill, rows) * self.off["prefill"]
 
     def learn(self, kind: str, expected_s: float, took_s: float) -> None:
         """A step of that kind took `took_s` where `expected_s` was said."""

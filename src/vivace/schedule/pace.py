@@ -58,7 +58,7 @@ class Pacer:
         turn_s = math.ceil(streams / rows) * costs.frame_s(rows)
         chunk, rows, load = self._chunk(streams)
         step_s = costs.voice_s(rows, chunk) if streams > 1 else 0.0
-        stall_s = costs.prefill_s(p.prefill_rows) if streams > 1 else 0.0
+        stall_s = costs.prompt_s if streams > 1 else 0.0
         next_s = p.margin * (turn_s + stall_s + step_s + costs.voice_s(1, 1)) + p.guard_s
         first = max(p.first_frames, self._least(streams), math.ceil(next_s / FRAME_S))
         guard_s = p.guard_s + p.margin * (step_s + costs.voice_s(1, chunk))

@@ -5,7 +5,7 @@ every frame that exists, the codec's lane only those that are decoded, since onl
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from vivace.config import MOST_CHUNK, Profile
@@ -22,7 +22,11 @@ Ranked = list[tuple[float, int, Track]]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step: prompts to lay down, sessions to give a frame, sessions to decode a chunk of."""
+    """One step: prompts to lay down, sessions to give a frame, sessions to decode a chunk of.
+
+    A session whose speech has ended may have fewer frames left than the chunk: the rest of its
+    row is cut off.
+    """
 
     prefill: tuple[Track, ...] = ()
     frame: tuple[Track, ...] = ()
@@ -36,8 +40,8 @@ class Plan:
 class Plans(Protocol):
     """What the loop asks of a policy."""
 
-    def plan(self, tracks: Sequence[Track], now: float) -> Plan:
-        """The next step for all sessions that hold a slot, in the order of their arrival."""
+    def plan(self, tracks: Sequence[Track], now: float, *, talk: bool, speak: bool) -> Plan:
+        """The next step of each lane that is free, for all sessions that hold a slot."""
         ...
 
 
@@ -45,66 +49,82 @@ class Policy:
     """The playback clock's: who would fall silent first goes first.
 
     On each lane: listeners about to run dry, then those who have heard nothing, oldest first, then
-    the rest by slack. Streams further ahead than `lead_s` only fill what the others leave.
+    the rest by slack. Streams further ahead than `lead_s` only fill what the others leave, until
+    half of the `sessions` slots are taken: then it is time that they come to their ends.
     """
 
-    def __init__(self, profile: Profile, costs: Costs) -> None:
-        self.profile, self.costs = profile, costs
+    def __init__(self, profile: Profile, costs: Costs, sessions: int) -> None:
+        self.profile, self.costs, self.sessions = profile, costs, sessions
         self.pacer = Pacer(profile, costs)
+        self.young = 0  # sessions at the last look that had less in hand than a chunk
 
-    def plan(self, tracks: Sequence[Track], now: float) -> Plan:
-        """The next step for all sessions that hold a slot, in the order of their arrival."""
+    def plan(self, tracks: Sequence[Track], now: float, *, talk: bool, speak: bool) -> Plan:
+        """The next step of each lane that is free, for all sessions that hold a slot.
+
+        `tracks` are in the order of their arrival.
+        """
         if not tracks:
             return Plan()
         pace = self.pacer.at(len(tracks))
-        cold, talk, sound = self._rank(tracks, now, pace)
-        talk.sort()
-        sound.sort()
-        frame = self._frame(talk, pace)
-        prefill = self._prefill(cold, talk, pace)
-        hurry = bool(cold) or (bool(talk) and talk[0][0] <= pace.guard_s)
-        voice, frames = self._voice(sound, pace, hurry)
-        return Plan(prefill, frame, voice, frames)
+        first = self.pacer.at(min(len(tracks) + self.young, self.sessions)).first
+        cold, heads, tails = self._rank(tracks, now, pace, first)
+        pressing = bool(cold) or (bool(heads) and min(heads)[0] <= pace.guard_s)
+        hurry = pressing and 2 * len(tracks) <= self.sessions
+        todo = Plan()
+        if talk:
+            heads.sort()
+            prefill = self._prefill(cold, heads, pace)
+            todo = replace(todo, prefill=prefill, frame=self._frame(heads, hurry))
+        if speak:
+            tails.sort()
+            voice, frames = self._voice(tails, pace, hurry)
+            todo = replace(todo, voice=voice, voice_frames=frames)
+        return todo
 
     def _rank(
-        self, tracks: Sequence[Track], now: float, pace: Pace
+        self, tracks: Sequence[Track], now: float, pace: Pace, first: int
     ) -> tuple[list[Track], Ranked, Ranked]:
         """Prompts to lay down, and who is due on each lane with its slack. One pass: it is hot."""
         cold: list[Track] = []
         talk: Ranked = []
         sound: Ranked = []
-        guard_s, first, chunk, ahead_s = pace.guard_s, pace.first, pace.chunk, self.profile.ahead_s
+        guard_s, chunk, chunk_s, young = pace.guard_s, pace.chunk, pace.chunk * FRAME_S, 0
+        full = self.profile.ahead_frames
         for i, t in enumerate(tracks):
             if not t.prefilled:
                 if not t.laying:
                     cold.append(t)
                 continue
-            made, voiced, deadline_s = t.made, t.voiced, t.deadline_s
-            pending = made - voiced - t.voicing
+            voiced, deadline_s = t.voiced, t.deadline_s
+            pending = t.made - voiced - t.voicing
             more = t.text_ready and not t.finished
-            slack = guard_s if deadline_s is None else deadline_s - now + t.voicing * FRAME_S
+            heard = deadline_s is not None
+            slack = deadline_s - now + t.voicing * FRAME_S if deadline_s is not None else guard_s
+            young += slack < chunk_s
             if more:
                 ahead = pending + t.flying
-                if ahead < MOST_PENDING and (voiced - t.taken) * FRAME_S < ahead_s:
-                    late = slack if deadline_s is not None else guard_s if made < first else 0.0
+                if ahead < MOST_PENDING and voiced - t.taken < full:
+                    late = slack if heard or t.made < first else 0.0
                     talk.append((late + ahead * FRAME_S, i, t))
             if pending and not t.voicing:
-                full = first if deadline_s is None else chunk
-                if not more or pending >= full or (slack < guard_s and deadline_s is not None):
+                due = chunk if heard else first
+                if not more or pending >= due or (heard and slack < guard_s):
                     sound.append((slack, i, t))
+        self.young = young + len(cold)
         return cold, talk, sound
 
     def _prefill(self, cold: list[Track], talk: Ranked, pace: Pace) -> tuple[Track, ...]:
         """As many prompts as fit before the talker must be back at its most pressing stream."""
-        each_s = self.costs.prefill_s(self.profile.prompt_rows)
-        spare_s = talk[0][0] - pace.turn_s if talk else each_s * len(cold)
-        most = min(self.profile.prefills, int(spare_s / each_s)) if spare_s > 0.0 else 0
-        return tuple(cold[:most])
+        each_s = self.costs.prompt_s
+        fair = max(1, min(self.profile.prefills, int(pace.turn_s / each_s)))
+        if talk:
+            fair = min(fair, max(0, int((talk[0][0] - pace.turn_s) / each_s)))
+        return tuple(cold[:fair])
 
-    def _frame(self, talk: Ranked, pace: Pace) -> tuple[Track, ...]:
+    def _frame(self, talk: Ranked, hurry: bool) -> tuple[Track, ...]:
         """The most pressing; streams far ahead join where they cost the others little."""
         batch = talk[: self.profile.frame_rows]
-        if not batch or batch[0][0] > pace.guard_s:
+        if not hurry:
             return tuple(t for _, _, t in batch)
         needed = sum(slack < self.profile.lead_s for slack, _, _ in batch)
         most_s = self.costs.frame_s(needed) * (1.0 + self.profile.fill)
@@ -117,15 +137,18 @@ class Policy:
         """The most pressing sets the chunk; others join while the step stays short."""
         if not sound or (hurry and sound[0][0] > self.profile.lead_s):
             return (), 0
-        slack, _, anchor = sound[0]
+        slack_s, _, anchor = sound[0]
         frames = min(anchor.pending, pace.chunk)
+        while frames > 1 and 0.0 < slack_s < self.costs.voice_s(1, frames):
+            frames -= 1
         whole = frames >= pace.chunk
-        most_s = max(pace.step_s, self.costs.voice_s(1, frames))
+        step_s = min(pace.step_s, slack_s) if slack_s > 0.0 else pace.step_s
+        most_s = max(step_s, self.costs.voice_s(1, frames))
         rows = [anchor]
         for slack, _, t in sound[1:]:
             if len(rows) == self.profile.codec_rows:
                 break
-            if t.pending < frames or not (whole or slack <= pace.guard_s):
+            if not t.finished and (t.pending < frames or not (whole or slack <= pace.guard_s)):
                 continue
             if self.costs.voice_s(len(rows) + 1, frames) > most_s:
                 break
