@@ -17,9 +17,10 @@ from vivace.kernels.linear import scale_of
 _LEAST = 128  # positions worth a program of their own
 _PROGRAMS = 256  # enough to fill a card
 _MOST_SPLITS = 16
-_SHORT = 16  # positions one warp sees at once: a frame of the predictor
-_SHORT_WARPS = 1
-_BLOCK, _STAGES, _WARPS = 64, 2, 4
+# Positions at once, stages of loads, warps; as measured on an H200.
+_SHORT = 16, 1, 2  # a frame of the predictor, all at once
+_FEW = 64, 3, 4
+_MANY = 32, 3, 2  # more than 64 rows: bound by bandwidth
 _QUERIES = tl.constexpr(16)  # rows of the smallest tensor core product; a group fills the first
 
 
@@ -177,11 +178,11 @@ def attend(
     out = torch.empty((len(x), heads * d), dtype=x.dtype, device=x.device)
     several = scratch.splits if scratch is not None and tokens == 1 else 1
     parts, arrived = (scratch.parts, scratch.arrived) if scratch is not None else (x, slots)
+    block, stages, warps = _SHORT if page <= 16 else _MANY if rows > 64 else _FEW
     _attend[(rows, kv, several)](
         qkv, x, gain, frequency, keys, values, table, position, slots, out, parts, arrived,
-        x.stride(0), table.stride(0), eps,
-        tokens, heads, kv, d, hidden, power(hidden), page, min(page, _BLOCK), _STAGES, several, _LEAST,
-        **options(x, _SHORT_WARPS if page <= _SHORT else _WARPS),
+        x.stride(0), table.stride(0), eps, tokens, heads, kv, d, hidden, power(hidden),
+        page, min(page, block), stages, several, _LEAST, **options(x, warps),
     )  # fmt: skip
     return out
 

@@ -11,7 +11,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-
 FEW = 2  # rows up to which our own products win, and with them dependent launches
 
 

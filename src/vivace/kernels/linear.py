@@ -131,8 +131,8 @@ def _launch_gemv(
     most = _TILE // block // (2 if gated else 1) // power(rows)
     columns = max(1, min(16, most, power(n // _PROGRAMS + 1) // 2))
     _gemv[(triton.cdiv(n, columns),)](
-        x, weight, out, x.stride(0), out.stride(0), weight.stride(1), weight.stride(0), eps, rows, n,
-        power(rows), k, columns, block, gated, add, **options(x, _WARPS),
+        x, weight, out, x.stride(0), out.stride(0), weight.stride(1), weight.stride(0), eps,
+        rows, n, power(rows), k, columns, block, gated, add, **options(x, _WARPS),
     )  # fmt: skip
     return out
 
