@@ -42,7 +42,8 @@ def test_sizes_are_printed_and_costs_measured(tiny: Path, caplog: pytest.LogCapt
         found = load_parts(tiny, CONFIG, revision=None, offline=True)
     assert "4 sessions, 512 positions between them" in caplog.text
     assert found.sessions == 4
-    assert set(found.costs.frame) == {1, 4} and set(found.costs.voice) == {1, 2, 4, 8, 12}
+    assert set(found.costs.frame) == {1, 4}
+    assert {1, CONFIG.profile.chunk_frames} <= set(found.costs.voice)
     assert found.costs.frame[1] > 0
 
 

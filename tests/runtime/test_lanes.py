@@ -11,7 +11,7 @@ from tests.golden.load import Model
 from tests.runtime.rig import SIZES, begin, on_lanes, prompt_of, runner_of, speak
 
 from vivace.runtime.passes import FrameShape, any_frame
-from vivace.runtime.runner import Runner
+from vivace.runtime.runner import Runner, cost_table
 from vivace.runtime.state import Filter
 from vivace.types import SAMPLES_PER_FRAME, Row, Sampling
 
@@ -67,6 +67,19 @@ def test_case_55_after_the_warm_up_every_step_has_its_graph_and_nobody_waits(
     assert not tokens.late and not sound.late
     assert not tokens.waits.seen and not sound.waits.seen
     assert tokens.waited == sound.waited == 0
+
+
+def test_a_padded_step_costs_what_it_is_padded_to() -> None:
+    frame = {size: float(size) for size in SIZES.frame}
+    voice = {
+        frames: {rows: float(100 * frames + rows) for rows in SIZES.codec_rows}
+        for frames in SIZES.codec_frames
+    }
+    costs = cost_table(SIZES, frame, voice, {2: 2.0, 4: 4.0})
+    assert [costs.frame[rows] for rows in range(1, 9)] == [1, 2, 4, 4, 8, 8, 8, 8]
+    assert [costs.prefill[rows] for rows in range(1, 5)] == [2, 2, 4, 4]
+    assert costs.voice_s(2, 4) == 403
+    assert costs.voice_s(1, 3) == 201 + 101  # two passes: of two frames, and of one
 
 
 def test_without_kernels_what_is_unusual_has_no_graph(voice: Model) -> None:

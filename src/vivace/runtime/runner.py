@@ -6,7 +6,7 @@ where it is a captured graph of the next larger size, padded with rows of the sc
 
 import math
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -40,7 +40,7 @@ from vivace.runtime.prefix import Prefix, PrefixCache, key_of
 from vivace.runtime.sizes import Sizes, fit, pieces
 from vivace.runtime.sound import PlainSound, Sound
 from vivace.runtime.state import PAGE, Filter, Opening, State, filter_of
-from vivace.schedule.costs import CostTable
+from vivace.schedule.costs import CostTable, Points
 from vivace.text.prompt import X_VECTOR, Prompt
 from vivace.types import Codes, Frames, Pcm, Pending, Row, Sampling
 
@@ -199,7 +199,11 @@ class Runner:
         for lane in (self.tokens, self.sound):
             if isinstance(lane, StreamLane):
                 lane.eager, self._compiles = 0, Compiles()
-        return CostTable(frame, voice, prefill)
+        return (
+            CostTable(frame, voice, prefill)
+            if self.sizes is None
+            else cost_table(sizes, frame, voice, prefill)
+        )
 
     def open(self, slot: int, sampling: Sampling, seed: int) -> None:
         """Make the slot a fresh one with these draws."""
@@ -387,6 +391,26 @@ class Runner:
         return self.sound.run(
             self.passes.voice, SoundShape(size, frames), vector, lambda pcm: pcm[:count]
         )
+
+
+def cost_table(s: Sizes, frame: Points, voice: Mapping[int, Points], prefill: Points) -> CostTable:
+    """Costs of every size from those of the captured ones, which steps are padded to."""
+
+    def every(points: Points, sizes: tuple[int, ...]) -> Points:
+        return {count: points[fit(sizes, count)] for count in range(1, sizes[-1] + 1)}
+
+    rows = {frames: every(points, s.codec_rows) for frames, points in voice.items()}
+    return CostTable(
+        every(frame, s.frame),
+        {
+            frames: {
+                count: sum(rows[part][count] for part in pieces(s.codec_frames, frames))
+                for count in range(1, s.codec_rows[-1] + 1)
+            }
+            for frames in range(1, s.codec_frames[-1] + 1)
+        },
+        every(prefill, s.prefill),
+    )
 
 
 def _prepare(lane: Lane, work: Pass, shape: Hashable, vector: Vector) -> float:
