@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.runtime.rig import begin, prompt_of, runner_of, speak
+from tests.runtime.rig import begin, prompt_of, random_model, runner_of, speak
 
-from vivace.checkpoint import Model, load
-from vivace.checkpoint.synth import write_synthetic
+from vivace.checkpoint import Model
 from vivace.model.fused import use_kernels
 from vivace.runtime.passes import any_frame
 from vivace.runtime.runner import Runner
@@ -27,19 +26,12 @@ SLOTS = 16
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("tiny") / "m"
-    write_synthetic(out, size="tiny", kind="custom_voice", mean_frames=200, dtype="float32")
-    return out
-
-
 @pytest.fixture(scope="module", params=["kernels", "torch"])
-def on_card(request: pytest.FixtureRequest, path: Path) -> Model:
-    loaded = load(path, "cuda", torch.float32)
+def on_card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    model = random_model(tmp_path_factory.mktemp("m"), "cuda", torch.float32)
     if request.param == "kernels":
-        assert use_kernels(loaded.talker, loaded.predictor)
-    return loaded
+        assert use_kernels(model.talker, model.predictor)
+    return model
 
 
 def warm(model: Model, *, graphs: bool) -> Runner:
@@ -69,8 +61,8 @@ def test_graph_equals_eager(graphs: Runner, eager: Runner, rows: int) -> None:
     assert graphs.late == 0 < eager.late
 
 
-def test_a_card_says_what_the_cpu_says(graphs: Runner, path: Path) -> None:
-    cpu = runner_of(load(path, "cpu", torch.float32), slots=4, sizes=None)
+def test_a_card_says_what_the_cpu_says(graphs: Runner, tmp_path: Path) -> None:
+    cpu = runner_of(random_model(tmp_path, "cpu", torch.float32), slots=4, sizes=None)
     seeds = [1, 2, 3]
     assert np.array_equal(speak(graphs, seeds), speak(cpu, seeds))
     pcm, expected = (r.voice(range(3), 6).result() for r in (graphs, cpu))

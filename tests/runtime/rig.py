@@ -1,7 +1,10 @@
 """Runners on the CPU that behave like those on a card: padded sizes, lanes that only start work."""
 
+import json
+import math
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +13,12 @@ from tests.golden.load import Model as Golden
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vivace.checkpoint import Model
+from vivace.checkpoint.presets import config_files
+from vivace.checkpoint.read import read_spec
+from vivace.checkpoint.vocabulary import vocabulary
+from vivace.model.codec import Codec
+from vivace.model.predictor import Predictor
+from vivace.model.talker import Talker
 from vivace.runtime.lanes import Pass, Result, Vector, finished
 from vivace.runtime.runner import Runner
 from vivace.runtime.sizes import Sizes
@@ -120,3 +129,38 @@ def speak(runner: Runner, seeds: list[int], frames: int = 6) -> np.ndarray:
     for slot in range(len(seeds)):
         runner.close(slot)
     return np.stack(made, 1)
+
+
+class Noise:
+    """A `Take` that makes tensors up: the same ones for the same seed, on any device."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(0)
+
+    def __call__(self, name: str, *shape: int) -> torch.Tensor:
+        noise = torch.randn(shape, generator=self.generator)
+        if "cluster_usage" in name:
+            return noise.abs() + 1
+        if len(shape) == 1:  # norms stand near one, the rest near zero
+            return 0.1 * noise + ("norm" in name)
+        quiet = 0.01 if shape[0] == 1 else 1.0  # the samples themselves, which would be clipped
+        return quiet * noise * math.prod(shape[1:]) ** -0.5
+
+
+def random_model(folder: Path, device: str, dtype: torch.dtype) -> Model:
+    """A tiny checkpoint's shapes, but for head sizes that the kernels take."""
+    for name, config in config_files("tiny", "custom_voice", vocabulary(published=False)).items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(config))
+    spec = read_spec(folder)
+    spec = replace(spec, predictor=replace(spec.predictor, head_dim=64))
+    take, before = Noise(), torch.get_default_dtype()
+    with torch.device(device):
+        codec = Codec(spec.codec)
+        torch.set_default_dtype(dtype)
+        talker, predictor = Talker(spec), Predictor(spec)
+        torch.set_default_dtype(before)
+    for module in (talker, predictor, codec):
+        module.load(take)
+        module.eval().requires_grad_(False)
+    return Model(spec, talker, predictor, codec)
