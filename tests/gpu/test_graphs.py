@@ -26,6 +26,14 @@ SLOTS = 16
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 13, 14, 15, 16)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def in_fp32() -> Iterator[None]:
+    """Convolutions that round to TF32 are another codec."""
+    torch.backends.cudnn.allow_tf32, before = False, torch.backends.cudnn.allow_tf32
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
 @pytest.fixture(scope="module", params=["kernels", "torch"])
 def on_card(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     model = random_model(tmp_path_factory.mktemp("m"), "cuda", torch.float32)

@@ -76,10 +76,12 @@ class CardLane:
             work()
         return finished(None)
 
-    def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
-        self.captured.add((work.__name__, shape))
+    def rehearse(self, work: Pass, shape: Hashable, vector: Vector) -> None:
         with torch.inference_mode():
             work(shape, torch.from_numpy(vector))
+
+    def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        self.captured.add((work.__name__, shape))
 
     def run(
         self, work: Pass, shape: Hashable, vector: Vector, finish: Callable[[Result], Any]

@@ -109,6 +109,7 @@ class _Batch:
             strict=True,
         ):
             if (work.__name__, shape) not in self.tokens.captured:
+                self.tokens.rehearse(work, shape, pair)
                 self.tokens.prepare(work, shape, pair)
             name = work.__name__
 

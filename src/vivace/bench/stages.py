@@ -112,6 +112,7 @@ def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: in
 
     def of_frame(name: str, work: Pass, moved: int) -> Stage:
         shape, pair = runner.step(rows)
+        runner.tokens.rehearse(work, shape, pair)
         runner.tokens.prepare(work, shape, pair)
         return Stage(
             name,

@@ -23,6 +23,7 @@ Vector = npt.NDArray[np.int64]
 Result = npt.NDArray[Any]
 Pass = Callable[[Any, Tensor], Tensor]
 """(shape, vector of int64 on the device) -> result on the device. Static for each shape."""
+Step = tuple[Pass, Any, Vector]
 
 
 def send(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
@@ -47,8 +48,12 @@ class Lane(Protocol):
         """Run something that puts nothing out."""
         ...
 
+    def rehearse(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        """Run a pass once, so that whatever it needs is compiled and set up."""
+        ...
+
     def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
-        """Run a pass once, so that the next time it needs no set-up."""
+        """Make a pass that has been rehearsed as quick as it gets."""
         ...
 
     def run(
@@ -73,9 +78,12 @@ class ThreadLane:
         """Run something that puts nothing out."""
         return self.thread.submit(self._do, work)
 
-    def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+    def rehearse(self, work: Pass, shape: Hashable, vector: Vector) -> None:
         """Run a pass once."""
         self.run(work, shape, vector, lambda _: None).result()
+
+    def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        """It is."""
 
     @torch.inference_mode()
     def _run(self, work: Pass, shape: Hashable, vector: Vector, finish: Callable[[Result], T]) -> T:
@@ -138,15 +146,18 @@ class StreamLane:
         return finished(None)
 
     @torch.inference_mode()
-    def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
-        """Run a pass, which compiles and sets up whatever it needs, then make it a graph."""
+    def rehearse(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        """Launch a pass kernel by kernel."""
         with self._on_stream():
-            static = send(vector, self.device)
-            work(shape, static)
+            work(shape, send(vector, self.device))
         self.stream.synchronize()
+
+    @torch.inference_mode()
+    def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        """Make a pass a graph."""
         if not self.graphs:
             return
-        graph = torch.cuda.CUDAGraph()
+        graph, static = torch.cuda.CUDAGraph(), send(vector, self.device)
         with torch.cuda.graph(
             graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
         ):

@@ -6,12 +6,13 @@ where it is a captured graph of the next larger size, padded with rows of the sc
 
 import math
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import product
 from operator import or_
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ from vivace.runtime.kv import KvPool
 from vivace.runtime.lanes import (
     Compiles,
     Lane,
-    Pass,
+    Step,
     StreamLane,
     ThreadLane,
     Vector,
@@ -182,28 +183,34 @@ class Runner:
 
         Nothing is left behind but in the scratch slot.
         """
-        scratch, voice = self.state.scratch, dict[int, dict[int, float]]()
-        frame, prefill = dict[int, float](), dict[int, float]()
+        scratch, pad = self.state.scratch, self.spec.text_ids.tts_pad
+        frame, prompt, sound = dict[int, Step](), dict[tuple[int, int], Step](), dict[Any, Step]()
         for rows in reversed(sizes.frame):
-            pair = np.array([[scratch], [self.spec.text_ids.tts_pad]]).repeat(rows, 1)
-            shape = self._shape([scratch], rows)
-            frame[rows] = _prepare(self.tokens, self.passes.frame, shape, pair)
+            pair = np.array([[scratch], [pad]]).repeat(rows, 1)
+            frame[rows] = self.passes.frame, self._shape([scratch], rows), pair
         for rows, width in product(reversed(sizes.prefill), self._prompt_widths()):
-            prompt = np.array([scratch, *[0] * (2 + rows)])  # 0 of its rows are to be laid down
-            took_s = _prepare(self.tokens, self.passes.prefill, PromptShape(rows, width), prompt)
-            prefill.setdefault(rows, took_s)
+            none = np.array([scratch, *[0] * (2 + rows)])  # 0 of its rows are to be laid down
+            prompt[rows, width] = self.passes.prefill, PromptShape(rows, width), none
         for frames, rows in product(reversed(sizes.codec_frames), reversed(sizes.codec_rows)):
-            pair, sound = np.full((2, rows), scratch), SoundShape(rows, frames)
-            took_s = _prepare(self.sound, self.passes.voice, sound, pair)
-            voice.setdefault(frames, {})[rows] = took_s
+            pair = np.full((2, rows), scratch)
+            sound[frames, rows] = self.passes.voice, SoundShape(rows, frames), pair
+        tokens = [*frame.values(), *prompt.values()]
+        with ThreadPoolExecutor(2) as pool:  # on a card most of it is compiling
+            both = (self.tokens, tokens), (self.sound, [*sound.values()])
+            list(pool.map(_rehearse, *zip(*both, strict=True)))
+        frame_s = {rows: _time(self.tokens, step) for rows, step in frame.items()}
+        prefill_s = dict[int, float]()
+        for (rows, _), step in prompt.items():
+            prefill_s.setdefault(rows, _time(self.tokens, step))
+        voice_s = dict[int, dict[int, float]]()
+        for (frames, rows), step in sound.items():
+            voice_s.setdefault(frames, {})[rows] = _time(self.sound, step)
         for lane in (self.tokens, self.sound):
             if isinstance(lane, StreamLane):
                 lane.eager, self._compiles = 0, Compiles()
-        return (
-            CostTable(frame, voice, prefill)
-            if self.sizes is None
-            else cost_table(sizes, frame, voice, prefill)
-        )
+        if self.sizes is None:
+            return CostTable(frame_s, voice_s, prefill_s)
+        return cost_table(sizes, frame_s, voice_s, prefill_s)
 
     def open(self, slot: int, sampling: Sampling, seed: int) -> None:
         """Make the slot a fresh one with these draws."""
@@ -413,12 +420,17 @@ def cost_table(s: Sizes, frame: Points, voice: Mapping[int, Points], prefill: Po
     )
 
 
-def _prepare(lane: Lane, work: Pass, shape: Hashable, vector: Vector) -> float:
+def _rehearse(lane: Lane, steps: list[Step]) -> None:
+    for step in steps:
+        lane.rehearse(*step)
+
+
+def _time(lane: Lane, step: Step) -> float:
     """Make a pass ready; the seconds from its start to its result on the host."""
-    lane.prepare(work, shape, vector)
+    lane.prepare(*step)
     taken = []
     for _ in range(2):
         began_s = time.perf_counter()
-        lane.run(work, shape, vector, len).result()
+        lane.run(*step, len).result()
         taken.append(time.perf_counter() - began_s)
     return min(taken)

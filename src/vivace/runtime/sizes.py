@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 
-ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)  # sizes between cost what the next does
 CODEC_ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64)
 CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # frames; what lies between takes two passes
 PROMPT_ROWS = (16, 32, 64, 128, 256)
