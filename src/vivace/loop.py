@@ -226,16 +226,17 @@ class Loop:
                 self._end(self.turns.values(), EngineFailure("the engine failed; see its log"))
                 moved = False
             if not moved:
-                self._wake.wait(min(self.runner.poll_s, IDLE_S) if self.running else IDLE_S)
+                self._wake.wait(self._rest_s())
             self._wake.clear()
         self._listen()
         self._collect(wait=True)
         self._end(self.turns.values(), Unavailable("the engine was closed"))
 
-    @property
-    def running(self) -> bool:
-        """Is a step under way?"""
-        return bool(self.talking) or self.speaking is not None
+    def _rest_s(self) -> float:
+        """How long to sleep, if nothing wakes it: until a look at the lanes, or a stream is due."""
+        running = bool(self.talking) or self.speaking is not None
+        rest_s = min(self.policy.due_s - self.clock(), self.runner.poll_s if running else IDLE_S)
+        return min(max(rest_s, 0.0), IDLE_S)
 
     def step(self) -> bool:
         """Publish what is done, take words, seat who waits, plan, start. False if nothing moved."""
@@ -303,8 +304,12 @@ class Loop:
 
     def _seat(self, now: float) -> None:
         """Give slots to those who wait, oldest first; nobody waits longer than is bearable."""
+        new = 0  # that the policy has not seen
         for turn in list(self.waiting.values()):
-            if self.free and self.admission.room(self.seated):
+            if self.free and self.admission.room(
+                self.seated, self.policy.young + new, pressed=self.policy.pressed
+            ):
+                new += 1
                 del self.waiting[turn.session]
                 self.seats[turn.track] = turn
                 turn.track.slot, turn.seated_s = self.free.pop(), now

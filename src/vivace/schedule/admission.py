@@ -4,6 +4,7 @@ Overload costs newcomers a quick refusal, never the streams in progress.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from vivace.schedule.pace import Pacer
@@ -32,26 +33,28 @@ class Admission:
     def __init__(self, pacer: Pacer, sessions: int, queue: int, slo_s: float) -> None:
         self.pacer, self.sessions, self.queue, self.slo_s = pacer, sessions, queue, slo_s
         self.stay_s = FIRST_STAY_S
-        self._most, self._version, self._stay_s = 0, -1, 0.0
+        self._most, self._young, self._version, self._stay_s = 0, 0, -1, 0.0
 
     @property
     def most(self) -> int:
         """Sessions that can be served at a time, one at least: slots, or what the lanes carry."""
+        self._reckon()
+        return self._most
+
+    def _reckon(self) -> None:
+        """Anew, when the costs or the stays have moved."""
         moved = abs(self.stay_s - self._stay_s) > 0.1 * self._stay_s
         if moved or self._version != self.pacer.costs.version:
             self._version, self._stay_s = self.pacer.costs.version, self.stay_s
-            self._most = self._carried()
-        return self._most
+            self._most = self._largest(lambda n: self.load(n) <= self.pacer.profile.full)
+            self._young = self._largest(lambda n: self.pacer.at(n).least == 1)
 
-    def _carried(self) -> int:
-        """By bisection: load grows with the number of streams."""
+    def _largest(self, fits: Callable[[int], bool]) -> int:
+        """By bisection: what fits so many streams fits fewer."""
         low, high = 1, self.sessions
         while low < high:
             middle = (low + high + 1) // 2
-            if self.load(middle) <= self.pacer.profile.full:
-                low = middle
-            else:
-                high = middle - 1
+            low, high = (middle, high) if fits(middle) else (low, middle - 1)
         return low
 
     def load(self, streams: int) -> float:
@@ -60,9 +63,17 @@ class Admission:
         pace = self.pacer.at(streams)
         return max(pace.load, pace.turn_load + streams * prompts_s)
 
-    def room(self, seated: int) -> bool:
-        """May one more be seated?"""
-        return seated < self.most
+    def room(self, seated: int, young: int, *, pressed: bool) -> bool:
+        """May one more be seated?
+
+        `young` of the seated have not a chunk in hand yet: they need small chunks, which cost
+        more. `pressed` says that a stream in progress is about to run dry.
+        """
+        if seated >= self.most:
+            return False
+        if pressed and self.load(seated + 1) > self.pacer.easy:
+            return False
+        return young < max(self._young, seated - young)
 
     def forecast(self, seated: int, waiting: int) -> Forecast:
         """For a newcomer behind `waiting` others."""

@@ -8,10 +8,12 @@ the step that nobody can interrupt. So for each number of streams there is a bes
 import math
 from dataclasses import dataclass
 
-from vivace.config import Profile
+from vivace.config import MOST_CHUNK, Profile
 from vivace.schedule.costs import Costs
 from vivace.types import FRAME_S
 
+EASY = 0.7  # of the full load: a codec that needs less can make up for a bad moment
+SHARE = 0.25  # of the time a chunk plays: a longer step would make everybody urgent
 _CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -21,6 +23,7 @@ class Pace:
     """What a number of streams asks of the two lanes."""
 
     first: int  # frames of a first chunk, so that the second comes in time
+    least: int  # frames with which the codec could serve them all for good
     chunk: int  # frames of later ones
     rows: int  # streams whose chunks go together
     turn_s: float  # time in which every stream gets a frame
@@ -40,6 +43,7 @@ class Pacer:
 
     def __init__(self, profile: Profile, costs: Costs) -> None:
         self.profile, self.costs = profile, costs
+        self.easy = EASY * profile.full
         self._version = -1
         self._paces: dict[int, Pace] = {}
 
@@ -59,11 +63,14 @@ class Pacer:
         chunk, rows, load = self._chunk(streams)
         step_s = costs.voice_s(rows, chunk) if streams > 1 else 0.0
         stall_s = costs.prompt_s if streams > 1 else 0.0
-        next_s = p.margin * (turn_s + stall_s + step_s + costs.voice_s(1, 1)) + p.guard_s
-        first = max(p.first_frames, self._least(streams), math.ceil(next_s / FRAME_S))
         guard_s = p.guard_s + p.margin * (step_s + costs.voice_s(1, chunk))
+        next_s = p.margin * (turn_s + stall_s + step_s + costs.voice_s(1, 1)) + p.guard_s
+        least = self._least(streams)
+        room_s = 0.0 if least == 1 else least * FRAME_S + guard_s
+        first = max(p.first_frames, math.ceil(max(next_s, room_s) / FRAME_S))
         return Pace(
-            first=min(first, p.chunk_frames),
+            first=min(first, MOST_CHUNK // 2),
+            least=least,
             chunk=chunk,
             rows=rows,
             turn_s=turn_s,
@@ -84,22 +91,17 @@ class Pacer:
 
     def _chunk(self, streams: int) -> tuple[int, int, float]:
         """Frames, rows and load: the cheapest of the short steps, or the shortest that carries."""
-        sizes = sorted(self._sizes(streams), key=lambda s: self.costs.voice_s(s[1], s[0]))
-        loads = [(self._load(streams, *size), size) for size in sizes]
-        short = [x for x in loads if self.costs.voice_s(x[1][1], x[1][0]) <= self.profile.step_s]
-        load, size = min(short or loads[:1])
-        if load > self.profile.full:
-            carrying = [x for x in loads if x[0] <= self.profile.full]
-            load, size = carrying[0] if carrying else min(loads)
+        steps = sorted((self.costs.voice_s(r, f), f, r) for f, r in self._sizes(streams))
+        bearable = [s for s in steps if s[0] <= max(self.profile.step_s, SHARE * s[1] * FRAME_S)]
+        loads = [(self._load(streams, f, r), (f, r)) for _, f, r in bearable or steps[:1]]
+        short = sum(took_s <= self.profile.step_s for took_s, _, _ in bearable)
+        load, size = min(loads[: max(1, short)])
+        if load > self.easy:
+            easy = [x for x in loads if x[0] <= self.easy]
+            load, size = easy[0] if easy else min(loads)
         return *size, load
 
     def _least(self, streams: int) -> int:
-        """The smallest chunk with which the codec could serve them all for good."""
-        for frames, _ in self._sizes(streams):
-            if any(
-                self._load(streams, f, r) <= self.profile.full
-                for f, r in self._sizes(streams)
-                if f == frames
-            ):
-                return frames
-        return self.profile.chunk_frames
+        """The smallest chunk with which the codec carries them all easily."""
+        easy = (f for f, r in self._sizes(streams) if self._load(streams, f, r) <= self.easy)
+        return min(easy, default=self.profile.chunk_frames)

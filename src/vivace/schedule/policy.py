@@ -4,6 +4,7 @@ A listener's slack is the time until it has played all that was made for it. The
 every frame that exists, the codec's lane only those that are decoded, since only they can be heard.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -14,6 +15,7 @@ from vivace.schedule.pace import Pace, Pacer
 from vivace.schedule.track import Track
 from vivace.types import FRAME_S
 
+CHEAPER = 0.7  # a row that lengthens a step by less than this share of its own step belongs in it
 MOST_PENDING = MOST_CHUNK  # frames a talker may be ahead of the codec
 
 Ranked = list[tuple[float, int, Track]]
@@ -40,6 +42,21 @@ class Plan:
 class Plans(Protocol):
     """What the loop asks of a policy."""
 
+    @property
+    def young(self) -> int:
+        """How many had less in hand than a chunk, when last looked at?"""
+        ...
+
+    @property
+    def pressed(self) -> bool:
+        """Was a listener about to fall silent, when last looked at?"""
+        ...
+
+    @property
+    def due_s(self) -> float:
+        """When to plan again, even if nothing happens until then."""
+        ...
+
     def plan(self, tracks: Sequence[Track], now: float, *, talk: bool, speak: bool) -> Plan:
         """The next step of each lane that is free, for all sessions that hold a slot."""
         ...
@@ -57,6 +74,8 @@ class Policy:
         self.profile, self.costs, self.sessions = profile, costs, sessions
         self.pacer = Pacer(profile, costs)
         self.young = 0  # sessions at the last look that had less in hand than a chunk
+        self.pressed = False  # was one of them about to fall silent
+        self.due_s = math.inf  # when the first that waits for a fuller chunk must be served
 
     def plan(self, tracks: Sequence[Track], now: float, *, talk: bool, speak: bool) -> Plan:
         """The next step of each lane that is free, for all sessions that hold a slot.
@@ -88,7 +107,9 @@ class Policy:
         cold: list[Track] = []
         talk: Ranked = []
         sound: Ranked = []
-        guard_s, chunk, chunk_s, young = pace.guard_s, pace.chunk, pace.chunk * FRAME_S, 0
+        guard_s = pace.guard_s + 1e-6  # so that `due_s` itself is not too early
+        chunk, chunk_s, young = pace.chunk, pace.chunk * FRAME_S, 0
+        pressed, soon_s = False, math.inf
         full = self.profile.ahead_frames
         for i, t in enumerate(tracks):
             if not t.prefilled:
@@ -101,6 +122,7 @@ class Policy:
             heard = deadline_s is not None
             slack = deadline_s - now + t.voicing * FRAME_S if deadline_s is not None else guard_s
             young += slack < chunk_s
+            pressed = pressed or (slack < guard_s and more)
             if more:
                 ahead = pending + t.flying
                 if ahead < MOST_PENDING and voiced - t.taken < full:
@@ -110,7 +132,10 @@ class Policy:
                 due = chunk if heard else first
                 if not more or pending >= due or (heard and slack < guard_s):
                     sound.append((slack, i, t))
-        self.young = young + len(cold)
+                elif heard and slack < soon_s:
+                    soon_s = slack
+        self.due_s = now + soon_s - pace.guard_s
+        self.young, self.pressed = young + len(cold), pressed
         return cold, talk, sound
 
     def _prefill(self, cold: list[Track], talk: Ranked, pace: Pace) -> tuple[Track, ...]:
@@ -141,16 +166,17 @@ class Policy:
         frames = min(anchor.pending, pace.chunk)
         while frames > 1 and 0.0 < slack_s < self.costs.voice_s(1, frames):
             frames -= 1
-        whole = frames >= pace.chunk
-        step_s = min(pace.step_s, slack_s) if slack_s > 0.0 else pace.step_s
-        most_s = max(step_s, self.costs.voice_s(1, frames))
-        rows = [anchor]
-        for slack, _, t in sound[1:]:
+        alone_s = self.costs.voice_s(1, frames)
+        rows, takes_s = [anchor], alone_s
+        for other_s, _, t in sound[1:]:
             if len(rows) == self.profile.codec_rows:
                 break
-            if not t.finished and (t.pending < frames or not (whole or slack <= pace.guard_s)):
+            if not (t.finished or (t.pending >= frames and (frames >= pace.chunk or other_s <= pace.guard_s))):
                 continue
-            if self.costs.voice_s(len(rows) + 1, frames) > most_s:
+            longer_s = self.costs.voice_s(len(rows) + 1, frames)
+            saves = longer_s - takes_s < CHEAPER * alone_s and longer_s * self.profile.margin <= slack_s
+            if longer_s > max(pace.step_s, alone_s) and not saves:
                 break
             rows.append(t)
+            takes_s = longer_s
         return tuple(rows), frames

@@ -88,7 +88,7 @@ class Caller:
         self.words = Words()
         self.sent = 0  # frames
         self.dry_s = 0.0  # when its listener falls silent
-        self.text_s = call.due_s  # when text last came that was waited for
+        self.text_s = call.due_s  # when sound was to be had at last, after text was waited for
         self.done: Done | None = None
 
     @property

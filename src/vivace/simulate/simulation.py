@@ -77,6 +77,8 @@ class Simulation:
     def _next(self) -> float | None:
         """When something happens next: an event, or a step's end."""
         times = [self._events[0][0]] if self._events else []
+        if self.loop.policy.due_s > self.clock.now and self.loop.speaking is None:
+            times.append(self.loop.policy.due_s)
         early_s = self.loop.tokens_end_s - EARLY_S
         if 0 < len(self.loop.talking) < self.depth and early_s > self.clock.now:
             times.append(early_s)
@@ -86,7 +88,7 @@ class Simulation:
         ]
         if self.loop.speaking is not None:
             times.append(self.loop.speaking.sound.ends_s)  # type: ignore[attr-defined]
-        return min(times, default=None)
+        return min((t for t in times if t < math.inf), default=None)
 
     def _at(self, when_s: float, what: Callable[[], None]) -> None:
         heapq.heappush(self._events, (when_s, next(self._order), what))
@@ -109,7 +111,8 @@ class Simulation:
         if caller.done is not None:
             return
         if not caller.words.rows_ready and track.prefilled:
-            caller.text_s = self.clock.now  # the engine had to wait for this one
+            first_s = self.loop.admission.first_s(max(1, self.loop.seated))
+            caller.text_s = self.clock.now + first_s  # the engine had to wait for this one
         self.loop.tell(More(cast(Session, caller), [0], end=left == 1))
         if left > 1:
             gap_s = 1.0 / caller.call.tokens_s
