@@ -83,7 +83,7 @@ class EngineConfig:
     max_queue: int = 64
     slo_ttfa_s: float = 3.0  # a newcomer who would wait longer for its first sound is refused
     max_context: int = 8192  # positions one session may fill: prompt rows and frames
-    session_context: int = 1024  # positions a session fills as a rule; sizes the shared pool
+    session_context: int = 512  # positions a session fills as a rule; sizes the shared pool
     prefix_mb: int = 256  # keys and values kept of what stands before the text; 0 keeps none
     graphs: bool = True  # replay captured graphs on a card
     kernels: bool = True  # use our own kernels on a card
