@@ -129,7 +129,7 @@ def _launch_gemv(
     n = out.shape[1]
     block = power(k)
     most = _TILE // block // (2 if gated else 1) // power(rows)
-    columns = max(1, min(16, most, power(n // _PROGRAMS + 1) // 2))
+    columns = max(1, min(most, 16, max(4, power(n // _PROGRAMS + 1) // 2)))
     _gemv[(triton.cdiv(n, columns),)](
         x, weight, out, x.stride(0), out.stride(0), weight.stride(1), weight.stride(0), eps,
         rows, n, power(rows), k, columns, block, gated, add, **options(x, _WARPS),
