@@ -17,12 +17,15 @@ from vivace.checkpoint.locate import locate
 from vivace.config import EngineConfig, Profile
 from vivace.errors import CheckpointError
 from vivace.loop import Steps
+from vivace.model.codec import Codec
+from vivace.model.codec_fused import FusedCodec, fits
 from vivace.model.fused import use_kernels
 from vivace.model.spec import ModelSpec
 from vivace.runtime.memory import plan_memory
 from vivace.runtime.passes import FrameShape, any_frame
 from vivace.runtime.runner import Runner
 from vivace.runtime.sizes import Sizes, upto
+from vivace.runtime.sound import Sound
 from vivace.runtime.state import PAGE, Filter
 from vivace.schedule.costs import FREE, CostTable
 from vivace.text.prompt import Script
@@ -93,11 +96,28 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
         context=config.max_context,
         sizes=_sizes(config.profile, memory.sessions, card) if card else None,
         common=_common(parts.spec, config, fused) if card else None,
+        sound=_sound(parts.codec, memory.sessions + 1) if card and config.kernels else None,
         graphs=config.graphs,
         prefix_bytes=config.prefix_mb << 20,
         threads=max(1, threads // 2),  # of the codec's lane; the talker has the others
         thread=tokens,
     )
+
+
+def _sound(codec: Codec, slots: int) -> Sound | None:
+    """The codec on its kernels, if they work here; a frame is decoded to find out."""
+    if not fits(codec.spec):
+        return None
+    try:
+        sound = FusedCodec(codec, slots)
+        none = torch.zeros(1, dtype=torch.int64, device=codec.codebooks.device)
+        sound(none.repeat(1, 1, codec.spec.quantizers), none + slots - 1)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:
+        log.warning("no fused codec, so sound takes longer: %s", str(error).strip().split("\n")[0])
+        return None
+    return sound
 
 
 def _common(spec: ModelSpec, config: EngineConfig, kernels: bool) -> FrameShape:
