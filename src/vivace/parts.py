@@ -18,7 +18,6 @@ from vivace.config import EngineConfig, Profile
 from vivace.errors import CheckpointError
 from vivace.loop import Steps
 from vivace.model.codec import Codec
-from vivace.model.codec_fused import FusedCodec, fits
 from vivace.model.fused import use_kernels
 from vivace.model.spec import ModelSpec
 from vivace.runtime.memory import plan_memory
@@ -106,9 +105,11 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
 
 def _sound(codec: Codec, slots: int) -> Sound | None:
     """The codec on its kernels, if they work here; a frame is decoded to find out."""
-    if not fits(codec.spec):
-        return None
     try:
+        from vivace.model.codec_fused import FusedCodec, fits  # noqa: PLC0415 - brings Triton
+
+        if not fits(codec.spec):
+            return None
         sound = FusedCodec(codec, slots)
         none = torch.zeros(1, dtype=torch.int64, device=codec.codebooks.device)
         sound(none.repeat(1, 1, codec.spec.quantizers), none + slots - 1)
