@@ -15,8 +15,6 @@ from vivace.kernels.launch import options, power
 from vivace.kernels.linear import scale_of
 
 _LEAST = 128  # positions worth a program of their own
-_PROGRAMS = 256  # enough to fill a card
-_MOST_SPLITS = 16
 # Positions at once, stages of loads, warps; as measured on an H200.
 _SHORT = 16, 1, 2  # a frame of the predictor, all at once
 _FEW = 64, 3, 4
@@ -138,8 +136,9 @@ def _attend(
 
 
 def splits(rows: int, kv_heads: int) -> int:
-    """How many programs may share one key head of one row."""
-    return max(1, min(_MOST_SPLITS, power(_PROGRAMS // (rows * kv_heads) + 1) // 2))
+    """How many programs may share one key head of one row; few choices, as each is compiled."""
+    heads = rows * kv_heads
+    return 16 if heads <= 16 else 4 if heads <= 64 else 1
 
 
 class Scratch:

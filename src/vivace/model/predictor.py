@@ -131,7 +131,7 @@ class Predictor(nn.Module):
         """The same through the kernels: rows stay where they are, and so does each code."""
         b, last = len(hidden), self.codebooks - 1
         codes = torch.empty(b, last, dtype=torch.int64, device=hidden.device)
-        cache, draws = self._frame(b, hidden), rows.by_slot()
+        cache, draws = self.pages(b, hidden), rows.by_slot()
         x = self.project(torch.stack((hidden, code0), 1).flatten(0, 1))
         for g in range(last):
             for i, block in enumerate(self.layers):
@@ -143,7 +143,7 @@ class Predictor(nn.Module):
             x = kernels.ops.draw(logits, draws, g + 1, codes[:, g], norm=norm, table=table)
         return codes
 
-    def _frame(self, b: int, like: Tensor) -> list[Paged]:
+    def pages(self, b: int, like: Tensor) -> list[Paged]:
         """Keys and values of the frame's passes, a page a row: the first has two positions."""
         s, device = self.spec, like.device
         shape = (2, s.layers, b, self.codebooks, s.kv_heads, s.head_dim)
