@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from vivace.checkpoint import load
+from vivace.checkpoint import Model, load
 from vivace.checkpoint.embedded import embedded
 from vivace.checkpoint.locate import locate
 from vivace.config import EngineConfig, Profile
@@ -79,12 +79,12 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
     threads = _threads(config.threads, parts.spec)
     tokens.submit(torch.set_num_threads, max(1, threads - threads // 2)).result()
     card = device.type == "cuda"
-    fused = card and config.kernels and use_kernels(parts.talker, parts.predictor)
     free = torch.cuda.mem_get_info(device)[0] if card else None
     memory = plan_memory(config, parts.spec, parts.codec.shapes, dtype.itemsize, free)
     log.info("%s", memory)
     if memory.sessions < config.max_sessions:
         log.warning("%s holds %d of %d sessions", device, memory.sessions, config.max_sessions)
+    fused, sound = _kernels(parts, memory.sessions) if card and config.kernels else (False, None)
     return Runner(
         parts.spec,
         parts.talker,
@@ -95,12 +95,21 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
         context=config.max_context,
         sizes=_sizes(config.profile, memory.sessions, card) if card else None,
         common=_common(parts.spec, config, fused) if card else None,
-        sound=_sound(parts.codec, memory.sessions + 1) if card and config.kernels else None,
+        sound=sound,
         graphs=config.graphs,
         prefix_bytes=config.prefix_mb << 20,
         threads=max(1, threads // 2),  # of the codec's lane; the talker has the others
         thread=tokens,
     )
+
+
+def _kernels(parts: Model, slots: int) -> tuple[bool, Sound | None]:
+    """Put the modules on their kernels where those work: is the talker, and the codec if it is."""
+    device = parts.codec.codebooks.device
+    with ThreadPoolExecutor(2, initializer=torch.cuda.set_device, initargs=(device,)) as pool:
+        fused = pool.submit(use_kernels, parts.talker, parts.predictor)
+        sound = pool.submit(_sound, parts.codec, slots + 1)
+        return fused.result(), sound.result()  # two at a time, as compiling takes longest
 
 
 def _sound(codec: Codec, slots: int) -> Sound | None:

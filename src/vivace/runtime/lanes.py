@@ -4,7 +4,6 @@ On the CPU a lane is a thread. On a card it is a stream and the graphs captured 
 small copy in, one replay and one copy out, and an event tells when it is done.
 """
 
-import importlib.util
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -185,17 +184,3 @@ class StreamLane:
         captured.vector.copy_(vector, non_blocking=True)
         captured.graph.replay()
         return captured.result
-
-
-class Compiles:
-    """Counts what Triton compiles from now on; there should be nothing."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        if importlib.util.find_spec("triton") is not None:
-            from triton import knobs  # noqa: PLC0415 - a torch for the CPU has none
-
-            knobs.runtime.jit_post_compile_hook = self._seen
-
-    def _seen(self, **_: object) -> None:
-        self.count += 1

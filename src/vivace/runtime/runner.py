@@ -24,9 +24,9 @@ from vivace.model.fused import embed_frames
 from vivace.model.predictor import Predictor
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
+from vivace.runtime.compiling import Compiles, rehearse
 from vivace.runtime.kv import KvPool
 from vivace.runtime.lanes import (
-    Compiles,
     Lane,
     Step,
     StreamLane,
@@ -194,10 +194,7 @@ class Runner:
         for frames, rows in product(reversed(sizes.codec_frames), reversed(sizes.codec_rows)):
             pair = np.full((2, rows), scratch)
             sound[frames, rows] = self.passes.voice, SoundShape(rows, frames), pair
-        tokens = [*frame.values(), *prompt.values()]
-        with ThreadPoolExecutor(2) as pool:  # on a card most of it is compiling
-            both = (self.tokens, tokens), (self.sound, [*sound.values()])
-            list(pool.map(_rehearse, *zip(*both, strict=True)))
+        self._rehearse([*frame.values(), *prompt.values()], [*sound.values()])
         frame_s = {rows: _time(self.tokens, step) for rows, step in frame.items()}
         prefill_s = dict[int, float]()
         for (rows, _), step in prompt.items():
@@ -211,6 +208,11 @@ class Runner:
         if self.sizes is None:
             return CostTable(frame_s, voice_s, prefill_s)
         return cost_table(sizes, frame_s, voice_s, prefill_s)
+
+    def _rehearse(self, tokens: list[Step], sound: list[Step]) -> None:
+        """On a card most of it is compiling; on the CPU the lanes are threads themselves."""
+        passes = [partial(self.tokens.rehearse, *step) for step in tokens]
+        rehearse(passes + [partial(self.sound.rehearse, *step) for step in sound])
 
     def open(self, slot: int, sampling: Sampling, seed: int) -> None:
         """Make the slot a fresh one with these draws."""
@@ -418,11 +420,6 @@ def cost_table(s: Sizes, frame: Points, voice: Mapping[int, Points], prefill: Po
         },
         every(prefill, s.prefill),
     )
-
-
-def _rehearse(lane: Lane, steps: list[Step]) -> None:
-    for step in steps:
-        lane.rehearse(*step)
 
 
 def _time(lane: Lane, step: Step) -> float:
