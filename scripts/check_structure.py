@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 BASE = {"errors", "types", "config"}
-ENGINE = {"engine", "session", "loop", "parts", "resolve"}
+ENGINE = {"engine", "session", "loop", "parts", "resolve", "trace"}
 # What each part of the package may import; itself is understood. The schedule stands alone, so
 # that it also runs as a simulator; the edge sees the model only through the engine.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -25,7 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": BASE | {"model", "kernels", "schedule", "text"},
     **dict.fromkeys(ENGINE, BASE | ENGINE | {"schedule", "runtime", "model", "text", "checkpoint"}),
     "server": BASE | ENGINE | {"audio", "text"},
-    "simulate": BASE | {"loop", "session", "schedule", "text"},
+    "simulate": BASE | {"loop", "session", "schedule", "text", "trace"},
     "bench": BASE,  # it measures any server, and knows ours from outside only
     "bench.stages": BASE | ENGINE | {"runtime", "bench"},  # but for this, from inside
     "bench.profile": BASE | ENGINE | {"runtime", "bench"},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from vivace.bench.command import bench
-from vivace.config import EngineConfig, ServerConfig
+from vivace.config import PROFILES, EngineConfig, ServerConfig, profile_of
 from vivace.errors import CheckpointError, EngineFailure, InvalidRequest, VivaceError
 from vivace.types import SpeechRequest, TextMode
 
@@ -195,6 +195,15 @@ def serve(
     max_queue: Annotated[
         int, typer.Option(min=0, help="Requests that may wait for one.")
     ] = DEFAULTS.max_queue,
+    slo_ttfa_ms: Annotated[
+        float, typer.Option(min=0, help="Requests whose first sound would take longer are refused.")
+    ] = DEFAULTS.slo_ttfa_s * 1e3,
+    profile: Annotated[
+        str, typer.Option(help=f"What the scheduler favours: {', '.join(PROFILES)}.")
+    ] = "balanced",
+    trace: Annotated[
+        Path | None, typer.Option(help="Append every decision to this file.", metavar="FILE")
+    ] = None,
     threads: Threads = 0,
     graphs: Graphs = True,
     kernels: Kernels = True,
@@ -214,6 +223,9 @@ def serve(
         max_queue=max_queue,
         graphs=graphs,
         kernels=kernels,
+        slo_ttfa_s=slo_ttfa_ms / 1e3,
+        profile=profile_of(profile),
+        trace=trace,
     )
     with Engine(model, config=config, revision=revision, offline=offline) as engine:
         run(engine, ServerConfig(), sock, lambda: _announce(address_of(sock)))
@@ -248,6 +260,35 @@ def voices(model: Model = None, revision: Revision = None, offline: Offline = Fa
     else:
         print(f"A {spec.kind} checkpoint has no named voices.")
     print(f"languages: auto, {', '.join(spec.languages)}")
+
+
+@commands.command()
+def trace(
+    file: Annotated[Path, typer.Argument(help="What `vivace serve --trace FILE` has written.")],
+    chrome: Annotated[
+        Path | None, typer.Option(help="Write it for chrome://tracing.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Tell how each session fared: its wait, its first sound, what its listener had left."""
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from vivace.trace import chrome as as_chrome
+    from vivace.trace import read_trace, tell
+
+    events = read_trace(file)
+    if chrome is not None:
+        chrome.write_text(json.dumps(as_chrome(events)), encoding="utf-8")
+    head = ("session", "waited ms", "first sound ms", "chunks", "least left ms", "late", "end")
+    table = Table(*head, box=None)
+    for told in tell(events):
+        times = (told.waited_s, told.first_s, told.least_slack_s)
+        waited, first, least = ("-" if t is None else f"{t * 1e3:.1f}" for t in times)
+        row = (told.session, waited, first, str(told.chunks), least, str(told.late))
+        table.add_row(*row, told.reason or "-")
+    Console().print(table)
 
 
 @commands.command()

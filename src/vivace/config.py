@@ -1,8 +1,9 @@
 """Every number that shapes how vivace runs, in one place."""
 
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
-from vivace.errors import Unprocessable
+from vivace.errors import NotFound, Unprocessable
 
 MOST_CHUNK = 32  # frames: the ring between talker and codec holds a multiple
 
@@ -34,7 +35,7 @@ class Profile:
 
     first_frames: int = 1  # fewest frames in a first chunk
     chunk_frames: int = 8  # most frames of one stream in one codec step
-    guard_s: float = 0.03  # slack to keep beyond what the costs say
+    guard_s: float = 0.015  # slack to keep beyond what the costs and their errors say
     margin: float = 1.5  # on what the costs say
     lead_s: float = 2.0  # how far ahead of the listener a stream may run while others wait
     ahead_s: float = 30.0  # sound made and not yet taken by the reader: then the stream is paused
@@ -73,6 +74,13 @@ PROFILES = {
 }
 
 
+def profile_of(name: str) -> Profile:
+    """The profile of that name. Raises NotFound, which lists them."""
+    if name not in PROFILES:
+        raise NotFound(f"no profile {name!r}; there are {', '.join(PROFILES)}", param="profile")
+    return PROFILES[name]
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """One engine: device, capacity and policy."""
@@ -89,6 +97,7 @@ class EngineConfig:
     kernels: bool = True  # use our own kernels on a card
     threads: int = 0  # torch threads on the CPU; 0 is one for a small model, else every core
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
+    trace: Path | None = None  # a file that every decision is appended to
     limits: Limits = field(default_factory=Limits)
     profile: Profile = field(default_factory=Profile)
 

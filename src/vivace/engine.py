@@ -19,6 +19,7 @@ from vivace.schedule.costs import Costs
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.prompt import Script
+from vivace.trace import TraceFile, no_note
 from vivace.types import Sampling, SpeechRequest, Voice
 
 
@@ -65,7 +66,10 @@ class Engine:
         if parts.sessions is not None:
             self.config = replace(self.config, max_sessions=parts.sessions)
         costs = Costs(parts.costs, self.config.profile)
-        self._loop = Loop(parts.runner, self.config, clock, self._done, costs)
+        self._trace = TraceFile(self.config.trace) if self.config.trace else None
+        self._loop = Loop(
+            parts.runner, self.config, clock, self._done, costs, note=self._trace or no_note
+        )
         self._thread = threading.Thread(target=self._loop.run, name="vivace-engine", daemon=True)
         self._thread.start()
 
@@ -104,7 +108,7 @@ class Engine:
         """What is in use now."""
         total, free = self.config.max_sessions, len(self._loop.free)
         active = total - free
-        return Stats(total, free, active, max(0, self._held - active), self._loop.steps)
+        return Stats(total, free, active, max(0, self._held - active), self._loop.counts.steps)
 
     def open(self, request: SpeechRequest | None = None) -> Session:
         """Start a session.
@@ -170,6 +174,8 @@ class Engine:
             self._closed = self._loop.stopping = True
         self._loop.wake()
         self._thread.join()
+        if self._trace is not None:
+            self._trace.close()
 
     def __enter__(self) -> Self:
         return self

@@ -63,8 +63,9 @@ class Costs:
     def __init__(self, table: CostTable, profile: Profile) -> None:
         self.table = table
         self.off = {"frame": 1.0, "voice": 1.0, "prefill": 1.0}
+        self.late_s = 0.0  # by which steps outlast what is said of them, in the mean
         self.version = 0  # counts corrections worth planning anew for
-        self._planned = dict(self.off)
+        self._planned = (*self.off.values(), self.late_s)
         self._prompt = at(table.prefill, profile.prompt_rows)
         self._frame = [at(table.frame, rows) for rows in range(profile.frame_rows + 1)]
         self._voice = [
@@ -85,10 +86,12 @@ class Costs:
         """One chunk of so many frames of so many rows."""
         return self._voice[frames][rows] * self.off["voice"]
 
-    def learn(self, kind: str, expected_s: float, took_s: float) -> None:
-        """A step of that kind took `took_s` where `expected_s` was said."""
-        off = self.off[kind] * (1.0 + WEIGHT * (took_s / expected_s - 1.0))
+    def learn(self, kind: str, said_s: float, took_s: float) -> None:
+        """A step of that kind took `took_s` where `said_s` was said."""
+        off = self.off[kind] * (1.0 + WEIGHT * (took_s / said_s - 1.0))
         self.off[kind] = min(max(off, LEAST), MOST)
-        if abs(self.off[kind] / self._planned[kind] - 1.0) > 0.1:
-            self._planned = dict(self.off)
+        self.late_s += WEIGHT * (max(0.0, took_s - said_s) - self.late_s)
+        now = (*self.off.values(), self.late_s)
+        if any(abs(a - b) > 0.1 * b + 1e-4 for a, b in zip(now, self._planned, strict=True)):
+            self._planned = now
             self.version += 1

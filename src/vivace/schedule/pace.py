@@ -13,6 +13,7 @@ from vivace.schedule.costs import Costs
 from vivace.types import FRAME_S
 
 EASY = 0.7  # of the full load: a codec that needs less can make up for a bad moment
+LATE = 4.0  # times the mean lateness of steps is as late as they come
 SHARE = 0.25  # of the time a chunk plays: a longer step would make everybody urgent
 _CHUNKS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -63,8 +64,9 @@ class Pacer:
         chunk, rows, load = self._chunk(streams)
         step_s = costs.voice_s(rows, chunk) if streams > 1 else 0.0
         stall_s = costs.prompt_s if streams > 1 else 0.0
-        guard_s = p.guard_s + p.margin * (step_s + costs.voice_s(1, chunk))
-        next_s = p.margin * (turn_s + stall_s + step_s + costs.voice_s(1, 1)) + p.guard_s
+        spare_s = p.guard_s + LATE * costs.late_s
+        guard_s = spare_s + p.margin * (step_s + costs.voice_s(1, chunk))
+        next_s = spare_s + p.margin * (turn_s + stall_s + step_s + costs.voice_s(1, 1))
         least = self._least(streams)
         room_s = 0.0 if least == 1 else least * FRAME_S + guard_s
         first = max(p.first_frames, math.ceil(max(next_s, room_s) / FRAME_S))

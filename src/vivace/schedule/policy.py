@@ -7,6 +7,7 @@ every frame that exists, the codec's lane only those that are decoded, since onl
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Protocol
 
 from vivace.config import MOST_CHUNK, Profile
@@ -15,7 +16,9 @@ from vivace.schedule.pace import Pace, Pacer
 from vivace.schedule.track import Track
 from vivace.types import FRAME_S
 
-CHEAPER = 0.7  # a row that lengthens a step by less than this share of its own step belongs in it
+# What a row may add to a codec step, of what the step costs alone: less than CHEAP is worth while
+# if it was to be served next anyway, less than FREE_RIDE even if it could fill a larger chunk.
+CHEAP, FREE_RIDE = 0.7, 0.2
 MOST_PENDING = MOST_CHUNK  # frames a talker may be ahead of the codec
 
 Ranked = list[tuple[float, int, Track]]
@@ -34,6 +37,7 @@ class Plan:
     frame: tuple[Track, ...] = ()
     voice: tuple[Track, ...] = ()
     voice_frames: int = 0
+    starved: int = 0  # streams left out of a codec step that outlasts what they have in hand
 
     def __bool__(self) -> bool:
         return bool(self.prefill or self.frame or self.voice)
@@ -65,8 +69,8 @@ class Plans(Protocol):
 class Policy:
     """The playback clock's: who would fall silent first goes first.
 
-    On each lane: listeners about to run dry, then those who have heard nothing, oldest first, then
-    the rest by slack. Streams further ahead than `lead_s` only fill what the others leave, until
+    On each lane: listeners about to run dry, then those who hear nothing, oldest first, then the
+    rest by slack. Streams further ahead than `lead_s` only fill what the others leave, until
     half of the `sessions` slots are taken: then it is time that they come to their ends.
     """
 
@@ -83,6 +87,7 @@ class Policy:
         `tracks` are in the order of their arrival.
         """
         if not tracks:
+            self.young, self.pressed, self.due_s = 0, False, math.inf
             return Plan()
         pace = self.pacer.at(len(tracks))
         first = self.pacer.at(min(len(tracks) + self.young, self.sessions)).first
@@ -97,7 +102,8 @@ class Policy:
         if speak:
             tails.sort()
             voice, frames = self._voice(tails, pace, hurry)
-            todo = replace(todo, voice=voice, voice_frames=frames)
+            starved = self._starved(tails, voice, frames)
+            todo = replace(todo, voice=voice, voice_frames=frames, starved=starved)
         return todo
 
     def _rank(
@@ -119,10 +125,12 @@ class Policy:
             voiced, deadline_s = t.voiced, t.deadline_s
             pending = t.made - voiced - t.voicing
             more = t.text_ready and not t.finished
-            heard = deadline_s is not None
-            slack = deadline_s - now + t.voicing * FRAME_S if deadline_s is not None else guard_s
-            young += slack < chunk_s
-            pressed = pressed or (slack < guard_s and more)
+            slack = guard_s if deadline_s is None else deadline_s - now + t.voicing * FRAME_S
+            if heard := deadline_s is not None and slack >= 0.0:
+                pressed = pressed or (slack < guard_s and more)
+            else:  # silence has begun, or has not ended: it goes after those it threatens
+                slack = guard_s
+            young += slack < chunk_s and (more or pending > 0)
             if more:
                 ahead = pending + t.flying
                 if ahead < MOST_PENDING and voiced - t.taken < full:
@@ -159,7 +167,7 @@ class Policy:
         return tuple(t for _, _, t in batch[:rows])
 
     def _voice(self, sound: Ranked, pace: Pace, hurry: bool) -> tuple[tuple[Track, ...], int]:
-        """The most pressing sets the chunk; others join while the step stays short."""
+        """The most pressing sets the chunk; others join while that costs it little."""
         if not sound or (hurry and sound[0][0] > self.profile.lead_s):
             return (), 0
         slack_s, _, anchor = sound[0]
@@ -169,14 +177,32 @@ class Policy:
         alone_s = self.costs.voice_s(1, frames)
         rows, takes_s = [anchor], alone_s
         for other_s, _, t in sound[1:]:
-            if len(rows) == self.profile.codec_rows:
-                break
-            if not (t.finished or (t.pending >= frames and (frames >= pace.chunk or other_s <= pace.guard_s))):
+            more_s = self.costs.voice_s(len(rows) + 1, frames) - takes_s
+            if not self._fits(t, frames, other_s, more_s / alone_s, pace):
                 continue
-            longer_s = self.costs.voice_s(len(rows) + 1, frames)
-            saves = longer_s - takes_s < CHEAPER * alone_s and longer_s * self.profile.margin <= slack_s
-            if longer_s > max(pace.step_s, alone_s) and not saves:
+            in_time = (
+                more_s < CHEAP * alone_s and (takes_s + more_s) * self.profile.margin <= slack_s
+            )
+            if takes_s + more_s > max(pace.step_s, alone_s) and not in_time:
                 break
             rows.append(t)
-            takes_s = longer_s
+            takes_s += more_s
+            if len(rows) == self.profile.codec_rows:
+                break
         return tuple(rows), frames
+
+    def _starved(self, sound: Ranked, voice: tuple[Track, ...], frames: int) -> int:
+        takes_s = self.costs.voice_s(len(voice), frames) if voice else 0.0
+        due = takewhile(lambda ranked: ranked[0] < takes_s, sound)
+        return sum(t.deadline_s is not None and t not in voice for _, _, t in due)
+
+    def _fits(self, t: Track, frames: int, slack_s: float, cost: float, pace: Pace) -> bool:
+        """May it join a chunk of so many frames? One that has many more should wait for its own.
+
+        `cost` is what its row adds, of what the chunk costs alone.
+        """
+        if t.finished or frames >= pace.chunk:
+            return t.finished or t.pending >= frames
+        if t.pending < frames or slack_s > 2 * pace.guard_s:
+            return False
+        return t.pending < 2 * frames or cost < FREE_RIDE
