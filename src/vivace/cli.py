@@ -41,6 +41,12 @@ Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Threads = Annotated[
     int, typer.Option(min=0, help="CPU threads; 0: one for a small model, else every core.")
 ]
+Graphs = Annotated[
+    bool, typer.Option(" /--no-graphs", help="On a card, launch kernels one by one.")
+]
+Kernels = Annotated[
+    bool, typer.Option(" /--no-kernels", help="On a card, use torch's own kernels.")
+]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is a free one.")]
 
@@ -200,6 +206,8 @@ def serve(
         Path | None, typer.Option(help="Append every decision to this file.", metavar="FILE")
     ] = None,
     threads: Threads = 0,
+    graphs: Graphs = True,
+    kernels: Kernels = True,
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Engine and HTTP in one process.")
     ] = False,
@@ -219,6 +227,8 @@ def serve(
         threads=threads,
         max_sessions=max_sessions,
         max_queue=max_queue,
+        graphs=graphs,
+        kernels=kernels,
         slo_ttfa_s=slo_ttfa_ms / 1e3,
         profile=profile_of(profile),
         trace=trace,

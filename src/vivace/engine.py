@@ -5,7 +5,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -77,6 +77,7 @@ class Engine:
         self._host = host(build, self.config, clock, self._done)
         known = self._host.known
         self.model_id, self.spec, self._tokenizer = known.model_id, known.spec, known.tokenizer
+        self.config = replace(self.config, max_sessions=known.sessions)
 
     # What callers see, from any thread.
 
