@@ -140,9 +140,11 @@ def draw(
     b, v = logits.shape
     x, eps = norm or (logits, 0.0)
     seen, penalty, least, bias, eos = guard or (*(codes,) * 4, -1)
-    given = codes if table is None else table
-    out = torch.empty((b, given.shape[-1]), dtype=given.dtype, device=given.device)
-    hidden, width = x.shape[1], given.shape[-1]
+    given, out, width = codes, codes, 1
+    if table is not None:
+        given, width = table, table.shape[1]
+        out = torch.empty((b, width), dtype=table.dtype, device=table.device)
+    hidden = x.shape[1]
     temperature, top_k, top_p, seed, frame, slots = rows
     _draw[(b,)](
         logits, x, temperature, top_k, top_p, seed, frame, slots,
