@@ -30,8 +30,8 @@ from vivace.model.talker import Talker
 TALKER = TransformerSpec(2048, 6144, 28, 16, 8, 128, 3072, 1e6, 1e-6)
 PREDICTOR = TransformerSpec(1024, 3072, 5, 16, 8, 128, 2048, 1e6, 1e-6)
 TEXT_VOCAB, EOS, PAGE = 20_000, 2150, 64  # a tenth of the text table does
-ROWS = (1, 2, 8, 32, 128)
-CONTEXTS = (160, 500)
+ROWS = (1, 8, 32, 128)
+CONTEXTS = (160,)
 REPLAYS = 30
 
 Call = Callable[..., object]
