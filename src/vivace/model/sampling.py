@@ -103,7 +103,7 @@ class Guard:
         early = rows.of(rows.frame) < self.least[slots]
         logits[:, self.eos] = logits[:, self.eos].masked_fill(early, -torch.inf)
         codes = rows.draw(logits, rows.noise(0, 1, logits.shape[1])[:, 0])
-        self.seen[slots, codes] = True
+        self.seen[slots, codes] = torch.ones_like(codes, dtype=torch.bool)
         return codes
 
 
