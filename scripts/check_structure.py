@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": BASE | {"model", "kernels", "schedule", "text"},
     **dict.fromkeys(ENGINE, BASE | ENGINE | {"schedule", "runtime", "model", "text", "checkpoint"}),
     "server": BASE | ENGINE | {"audio", "text"},
+    "simulate": BASE | {"loop", "session", "schedule", "text"},
     "bench": BASE,  # it measures any server, and knows ours from outside only
     "bench.stages": BASE | ENGINE | {"runtime", "bench"},  # but for this, from inside
     "bench.kernels": BASE | {"model", "kernels", "bench"},
@@ -33,7 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         ("say", "doctor", "cli", "__main__"),
         BASE
         | ENGINE
-        | {"server", "audio", "text", "checkpoint", "bench", "say", "doctor", "cli", "__init__"},
+        | {"server", "audio", "text", "checkpoint", "bench", "say", "doctor", "cli", "__init__"}
+        | {"schedule", "simulate"},
     ),
 }
 # The scheduler gets the time as an argument and waits for nothing; the shared records stay light.

@@ -1,7 +1,10 @@
 """A runner that counts instead of computing: tests say how long speech is and what fails."""
 
+import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 
@@ -30,8 +33,25 @@ SPEC = ModelSpec(
 )
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def finished(step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future[R]":
+    """A step that is over as soon as it has begun."""
+    future: Future[R] = Future()
+    try:
+        future.set_result(step(*args, **kwargs))
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
 class FakeRunner:
     """Frame n of a slot is sixteen times n; it ends after `length(seed)` frames."""
+
+    depth = 1
+    poll_s = math.inf
 
     def __init__(
         self, length: Callable[[int], int] = lambda seed: 5, *, pages: int = 1 << 20
@@ -45,6 +65,9 @@ class FakeRunner:
         self.laid: dict[int, int] = {}
         self.calls: list[tuple[str, tuple[int, ...]]] = []
         self.fault: Callable[[str, tuple[int, ...]], None] = lambda call, slots: None
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        pass
 
     def _note(self, call: str, *slots: int) -> None:
         self.calls.append((call, slots))
@@ -65,12 +88,18 @@ class FakeRunner:
         self.prompts[slot] = prompt
         self.laid[slot] = 1  # the last row is the first frame's
 
-    def prefill(self, slot: int, rows: int) -> bool:
+    def prefill(self, slot: int, rows: int) -> "Future[bool]":
+        return finished(self._prefill, slot, rows)
+
+    def _prefill(self, slot: int, rows: int) -> bool:
         self._note("prefill", slot)
         self.laid[slot] += rows
         return self.laid[slot] >= len(self.prompts[slot].text)
 
-    def frame(self, rows: Sequence[Row]) -> Frames:
+    def frame(self, rows: Sequence[Row]) -> "Future[Frames]":
+        return finished(self._frame, rows)
+
+    def _frame(self, rows: Sequence[Row]) -> Frames:
         self._note("frame", *(row.slot for row in rows))
         codes = np.zeros((len(rows), 16), dtype=np.int64)
         ended = np.zeros(len(rows), dtype=np.bool_)
@@ -82,19 +111,15 @@ class FakeRunner:
         return Frames(codes, ended)
 
     def voice(self, slots: Sequence[int], frames: int) -> "Future[Pcm]":
-        sound: Future[Pcm] = Future()
-        try:
-            sound.set_result(self._voice(slots, frames))
-        except Exception as error:
-            sound.set_exception(error)
-        return sound
+        return finished(self._voice, slots, frames)
 
     def _voice(self, slots: Sequence[int], frames: int) -> Pcm:
         self._note("voice", *slots)
         pcm = np.zeros((len(slots), frames * SAMPLES_PER_FRAME), dtype=np.float32)
         for i, slot in enumerate(slots):
             first = self.voiced[slot]
-            assert first + frames <= self.made[slot], "decoded what was not made"
+            ended = self.made[slot] >= self.length(self.seeds[slot])
+            assert ended or first + frames <= self.made[slot], "decoded what was not made"
             pcm[i] = np.repeat(np.arange(first, first + frames), SAMPLES_PER_FRAME)
             self.voiced[slot] += frames
         return pcm
@@ -114,3 +139,57 @@ class Bytes:
 
     def finish(self) -> list[int]:
         return []
+
+
+class SlowRunner(FakeRunner):
+    """The same, two token steps deep, whose steps are over when the test says so."""
+
+    depth = 2
+
+    def __init__(self, length: Callable[[int], int] = lambda seed: 5) -> None:
+        super().__init__(length)
+        self.tokens: deque[Callable[[], None]] = deque()
+        self.sound: deque[Callable[[], None]] = deque()
+
+    def _later(
+        self,
+        lane: "deque[Callable[[], None]]",
+        step: Callable[P, R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> "Future[R]":
+        future: Future[R] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(step(*args, **kwargs))
+            except Exception as error:
+                future.set_exception(error)
+
+        lane.append(run)
+        return future
+
+    def open(self, slot: int, sampling: Sampling, seed: int) -> None:
+        self._later(self.tokens, super().open, slot, sampling, seed)
+
+    def close(self, slot: int) -> None:
+        self._later(self.tokens, super().close, slot)
+
+    def begin(self, slot: int, prompt: Prompt) -> None:
+        self._later(self.tokens, super().begin, slot, prompt)
+
+    def prefill(self, slot: int, rows: int) -> "Future[bool]":
+        return self._later(self.tokens, self._prefill, slot, rows)
+
+    def frame(self, rows: Sequence[Row]) -> "Future[Frames]":
+        return self._later(self.tokens, self._frame, rows)
+
+    def voice(self, slots: Sequence[int], frames: int) -> "Future[Pcm]":
+        return self._later(self.sound, self._voice, slots, frames)
+
+    def run_one(self, *, sound: bool) -> bool:
+        """The oldest step of a lane is over; false if none runs there."""
+        lane = self.sound if sound else self.tokens
+        if lane:
+            lane.popleft()()
+        return bool(lane)

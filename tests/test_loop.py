@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.runners import SPEC, Bytes, FakeRunner
+from tests.runners import SPEC, Bytes, FakeRunner, SlowRunner
 
 from vivace.config import EngineConfig, Profile
 from vivace.errors import EngineFailure, Unavailable, Unprocessable
 from vivace.loop import Cancel, Loop, More, Turn
+from vivace.schedule.costs import FREE, Costs
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.prompt import Script
@@ -36,9 +37,11 @@ class Bench:
     def __init__(self, runner: FakeRunner | None = None, **config: object) -> None:
         self.now = 0.0
         self.runner = runner or FakeRunner()
-        self.config = EngineConfig(**{"max_sessions": 4, **config})  # type: ignore[arg-type]
+        base = {"max_sessions": 4, "slo_ttfa_s": 600.0, **config}
+        self.config = EngineConfig(**base)  # type: ignore[arg-type]
         self.ended: list[Session] = []
-        self.loop = Loop(self.runner, self.config, lambda: self.now, self.ended.append)
+        costs = Costs(FREE, self.config.profile)
+        self.loop = Loop(self.runner, self.config, lambda: self.now, self.ended.append, costs)
         self.seeds = iter(range(1000))
 
     def text(self, session: Session, ids: list[int], *, end: bool) -> None:
@@ -111,7 +114,7 @@ def test_first_chunk_leaves_before_the_last_frame_is_made() -> None:
         assert bench.loop.step()
     assert frames(chunks) == [0]
     calls = [call for call, _ in bench.runner.calls]
-    assert calls == ["prefill", "frame", "voice", "frame"], "decoded before a second was made"
+    assert calls[:3] == ["prefill", "frame", "voice"], "decoded before a second was made"
 
 
 def test_the_prompt_is_the_published_one_and_text_stands_under_the_frames() -> None:
@@ -459,7 +462,7 @@ def test_a_slot_given_up_while_the_codec_is_at_it_is_not_given_out_before_it_is_
     first.cancel()
     second = bench.open()
     bench.loop._listen()
-    bench.loop._seat()
+    bench.loop._seat(bench.now)
     assert done(first).reason is FinishReason.CANCELLED
     assert not bench.loop.free, "the codec still writes there"
     sound.set_result(np.zeros((1, SAMPLES_PER_FRAME), dtype=np.float32))
@@ -476,3 +479,51 @@ def test_text_after_the_end_or_over_the_limit_is_refused_with_the_numbers(bench:
     fresh = bench.open(None)
     with pytest.raises(Unprocessable, match=r"5001 tokens; one prompt holds 5000"):
         fresh.append("x" * 5001)
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=6),
+    st.lists(st.booleans(), max_size=400),
+    st.sets(st.integers(0, 5), max_size=2),
+)
+def test_steps_under_way_change_nothing_of_what_is_said(
+    lengths: list[int], order: list[bool], leaving: set[int]
+) -> None:
+    runner = SlowRunner(lambda seed: lengths[seed])
+    bench = Bench(runner, max_sessions=3)
+    sessions = [bench.open() for _ in lengths]
+    for step, sound in enumerate(order):
+        if step in leaving and step < len(sessions):
+            sessions[step].cancel()
+        bench.loop.step()
+        runner.run_one(sound=sound)
+        bench.now += 0.01
+    while any(s.done is None for s in sessions):
+        bench.loop.step()
+        runner.run_one(sound=False)
+        runner.run_one(sound=True)
+        bench.now += 0.01
+    for session, length in zip(sessions, lengths, strict=True):
+        said = frames(drain(session))
+        assert said == list(range(length))[: len(said)]
+        if done(session).reason is not FinishReason.CANCELLED:
+            assert len(said) == length
+            assert done(session).reason is (FinishReason.STOP if length else FinishReason.NO_AUDIO)
+    while runner.tokens:
+        runner.run_one(sound=False)
+    assert len(bench.loop.free) == 3 and not runner.seeds
+
+
+def test_two_token_steps_are_under_way_and_no_more() -> None:
+    runner = SlowRunner(lambda seed: 50)
+    bench = Bench(runner)
+    bench.open()
+    bench.loop.step()
+    runner.tokens.clear()  # the prompt's, never over: nothing else may start for it
+    for _ in range(5):
+        bench.loop.step()
+    assert not runner.tokens and len(bench.loop.talking) == 1
+    bench.open()
+    for _ in range(5):
+        bench.loop.step()
+    assert len(bench.loop.talking) == 2

@@ -86,10 +86,10 @@ def speak(model: Model, row: read.Row) -> Speech:
     heard, frames, text, ended = Heard(), [], [prompt.text[-1]], False
     with heard.listen(model):
         runner.begin(0, prompt)
-        while not runner.prefill(0, 7):
+        while not runner.prefill(0, 7).result():
             pass
         while not ended and len(frames) < read.FRAMES:
-            out = runner.frame([Row(0, text[-1])])
+            out = runner.frame([Row(0, text[-1])]).result()
             ended = bool(out.ended[0])
             if not ended:
                 frames.append(out.codes[0])

@@ -42,8 +42,8 @@ def _speak(model: Model, rows: list[Sampling]) -> np.ndarray:
         runner.open(slot, sampling, seed=slot if sampling.seed is None else sampling.seed)
         assert runner.room(slot, 12)
         runner.begin(slot, prompt)
-        assert runner.prefill(slot, 64)
+        assert runner.prefill(slot, 64).result()
     batch = [Row(slot, spec.text_ids.tts_pad) for slot in range(len(rows))]
-    frames = [runner.frame(batch).codes for _ in range(6)]
+    frames = [runner.frame(batch).result().codes for _ in range(6)]
     assert np.isfinite(runner.voice(range(len(rows)), 6).result()).all()
     return np.stack(frames, 1)

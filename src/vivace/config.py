@@ -30,29 +30,47 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How the scheduler trades first sound against throughput."""
+    """How the scheduler trades first sound against throughput. docs/scheduling.md says how."""
 
-    first_frames: int = 2  # frames in a first chunk: one has often played before the next is made
-    chunk_frames: int = 8  # most frames of one stream in one codec batch
-    guard_s: float = 0.16  # a stream with less slack than this goes before new ones
+    first_frames: int = 1  # fewest frames in a first chunk
+    chunk_frames: int = 8  # most frames of one stream in one codec step
+    guard_s: float = 0.015  # slack to keep beyond what the costs and their errors say
+    margin: float = 1.5  # on what the costs say
     lead_s: float = 2.0  # how far ahead of the listener a stream may run while others wait
     ahead_s: float = 30.0  # sound made and not yet taken by the reader: then the stream is paused
-    frame_rows: int = 16  # most sessions in one talker step
-    codec_rows: int = 16  # most sessions in one codec step
-    prefills: int = 2  # most prompts laid down between two talker steps
+    step_s: float = 0.008  # longest codec step, while the load allows such short ones
+    fill: float = 0.25  # longer talker steps by so much, so that streams far ahead can join
+    full: float = 0.9  # share of a lane's time that admitted streams may need
+    frame_rows: int = 128  # most sessions in one talker step
+    codec_rows: int = 32  # most sessions in one codec step
+    prefills: int = 16  # most prompts laid down between two talker steps
     prefill_rows: int = 256  # most rows of one prompt in one go
+    prompt_rows: int = 16  # rows of an ordinary prompt, to reckon with
 
     def __post_init__(self) -> None:
         counts = ("first_frames", "chunk_frames", "frame_rows", "codec_rows", "prefills")
-        _check(self, 1, *counts, "prefill_rows")
-        _check(self, 0, "guard_s", "lead_s")
+        _check(self, 1, *counts, "prefill_rows", "prompt_rows", "margin")
+        _check(self, 0, "guard_s", "lead_s", "step_s", "fill")
         _check(self, 0.08, "ahead_s")
+        _check(self, 0.1, "full")
         if not self.first_frames <= self.chunk_frames <= MOST_CHUNK:
             raise Unprocessable(
                 f"chunk_frames must be from first_frames ({self.first_frames}) to {MOST_CHUNK}; "
                 f"got {self.chunk_frames}",
                 param="chunk_frames",
             )
+
+    @property
+    def ahead_frames(self) -> int:
+        """`ahead_s` in frames of 80 ms."""
+        return int(self.ahead_s / 0.08)
+
+
+PROFILES = {
+    "ttfa": Profile(step_s=0.004, fill=0.1),
+    "balanced": Profile(),
+    "throughput": Profile(step_s=0.05, fill=8.0, chunk_frames=24),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +81,7 @@ class EngineConfig:
     dtype: str = "auto"  # auto: bfloat16 on CUDA, float32 on the CPU
     max_sessions: int = 16
     max_queue: int = 64
+    slo_ttfa_s: float = 3.0  # a newcomer who would wait longer for its first sound is refused
     max_context: int = 8192  # positions one session may fill: prompt rows and frames
     session_context: int = 1024  # positions a session fills as a rule; sizes the shared pool
     threads: int = 0  # torch threads on the CPU; 0 is one for a small model, else every core
@@ -73,7 +92,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _check(self, 1, "max_sessions", "session_context")
         _check(self, 64, "max_context")
-        _check(self, 0, "max_queue", "threads", "stall_s")
+        _check(self, 0, "max_queue", "threads", "stall_s", "slo_ttfa_s")
 
 
 @dataclass(frozen=True, slots=True)

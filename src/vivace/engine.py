@@ -5,7 +5,6 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +15,7 @@ from vivace.errors import Overloaded, Unavailable, Unprocessable
 from vivace.loop import Cancel, Loop, More, Turn
 from vivace.parts import Parts, load_parts
 from vivace.resolve import resolve
+from vivace.schedule.costs import Costs
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.prompt import Script
@@ -59,35 +59,13 @@ class Engine:
         self._held = 0  # sessions opened and not yet done
         self._closed = False
 
-        def build() -> Parts:
-            return load_parts(model, self.config, revision=revision, offline=offline)
-
-        started: Future[Parts] = Future()
-        self._thread = threading.Thread(
-            target=self._run,
-            args=(build if parts is None else lambda: parts, started),
-            name="vivace-engine",
-            daemon=True,
-        )
+        parts = parts or load_parts(model, self.config, revision=revision, offline=offline)
+        self.model_id, self.spec = parts.model_id, parts.spec
+        self._tokenizer = parts.tokenizer
+        costs = Costs(parts.costs, self.config.profile)
+        self._loop = Loop(parts.runner, self.config, clock, self._done, costs)
+        self._thread = threading.Thread(target=self._loop.run, name="vivace-engine", daemon=True)
         self._thread.start()
-        loaded = started.result()
-        self.model_id, self.spec = loaded.model_id, loaded.spec
-        self._tokenizer = loaded.tokenizer
-
-    def _run(self, build: Callable[[], Parts], started: "Future[Parts]") -> None:
-        """Load, then serve: the engine's thread.
-
-        One thread for both, since OpenMP keeps a pool for each thread that computes, and two pools
-        on the same cores cost each other a factor of three (0.34 against 1.1 of real time).
-        """
-        try:
-            parts = build()
-            self._loop = Loop(parts.runner, self.config, self._clock, self._done)
-        except BaseException as error:  # the constructor raises it
-            started.set_exception(error)
-            return
-        started.set_result(parts)
-        self._loop.run()
 
     # What callers see, from any thread.
 

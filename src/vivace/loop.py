@@ -1,36 +1,83 @@
-"""The engine's loop: takes words from other threads, plans a step, runs it, publishes what it made.
+"""The engine's loop: takes words from other threads, plans steps, starts them, publishes results.
 
-Owner of slots and turns. Everything here runs on one thread; the only ways in are `tell` and the
-sessions' outboxes are the only ways out.
+Owner of slots and turns. Everything here runs on one thread and nothing here blocks: a step is
+started on one of the runner's two lanes and collected when it is done. The only way in is `tell`,
+and the sessions' outboxes are the only ways out.
 """
 
 import logging
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from vivace.config import EngineConfig
-from vivace.errors import EngineFailure, Unavailable, VivaceError
-from vivace.schedule.policy import plan
+from vivace.errors import EngineFailure, Overloaded, Unavailable, VivaceError
+from vivace.schedule.admission import Admission
+from vivace.schedule.costs import Costs
+from vivace.schedule.policy import Plans, Policy
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.prompt import Prompt, Script
-from vivace.types import Chunk, Codes, Done, FinishReason, Frames, Pcm, Row, Sampling
+from vivace.types import (
+    SAMPLES_PER_FRAME,
+    Chunk,
+    Codes,
+    Done,
+    FinishReason,
+    Frames,
+    Pcm,
+    Row,
+    Sampling,
+)
 
 log = logging.getLogger("vivace")
 
 NO_MEMORY = "no memory is left for this session; try again later, or lower --max-sessions"
+EARLY_S = 0.001  # a step is started so long before the one before it should be over
 IDLE_S = 0.5  # longest sleep of an idle loop: the heartbeat of an idle engine
 
 
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Pending(Protocol[T_co]):
+    """A step that runs; a `Future` is one."""
+
+    def done(self) -> bool:
+        """Is the result there?"""
+        ...
+
+    def result(self) -> T_co:
+        """The result, waited for if need be; raises what went wrong."""
+        ...
+
+
 class Steps(Protocol):
-    """What the loop asks of a runner; tests give it a fake one."""
+    """What the loop asks of a runner; tests and the simulator give it a fake one.
+
+    Two lanes, tokens (`open`, `begin`, `prefill`, `frame`, `close`) and sound (`voice`), each in
+    the order of its calls. No call blocks.
+    """
+
+    @property
+    def depth(self) -> int:
+        """How many token steps may be started before the first is collected."""
+        ...
+
+    @property
+    def poll_s(self) -> float:
+        """How long the loop may sleep while steps run, if nothing wakes it."""
+        ...
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever a step is done; a runner that cannot has a short `poll_s`."""
+        ...
 
     def open(self, slot: int, sampling: Sampling, seed: int) -> None:
         """Make the slot a fresh one."""
@@ -48,16 +95,19 @@ class Steps(Protocol):
         """Take a prompt, to be laid down by `prefill`."""
         ...
 
-    def prefill(self, slot: int, rows: int) -> bool:
+    def prefill(self, slot: int, rows: int) -> Pending[bool]:
         """Lay down its next rows; true once all but the last are there."""
         ...
 
-    def frame(self, rows: Sequence[Row]) -> Frames:
+    def frame(self, rows: Sequence[Row]) -> Pending[Frames]:
         """Make the next frame of every row."""
         ...
 
-    def voice(self, slots: Sequence[int], frames: int) -> "Future[Pcm]":
-        """Decode the next frames of every slot beside other steps: samples [B, frames * 1920]."""
+    def voice(self, slots: Sequence[int], frames: int) -> Pending[Pcm]:
+        """Decode the next frames of every slot: samples [B, frames * 1920].
+
+        What a slot whose speech has ended does not have may be anything.
+        """
         ...
 
 
@@ -74,7 +124,8 @@ class Turn:
     positions: int = 0  # of its context in use
     reason: FinishReason = FinishReason.STOP
     codes: list[Codes] = field(default_factory=list)  # made and not yet decoded, [16] each
-    stalled_s: float | None = None  # since when its reader has let a full buffer stand
+    seated_s: float = 0.0  # when it got its slot
+    stalled_s: float | None = None  # when its reader last took from a full buffer
 
     def next_text(self) -> int:
         """The text id under the next frame."""
@@ -111,12 +162,28 @@ Word = Turn | More | Cancel
 
 
 @dataclass(frozen=True, slots=True)
+class Talking:
+    """A token step that runs: prompts laid down, then one frame of each of the turns."""
+
+    since_s: float
+    laid: list[tuple[Turn, Pending[bool]]]
+    turns: list[Turn]
+    frames: Pending[Frames] | None
+
+    def done(self) -> bool:
+        """Lanes keep their order, so the last part tells."""
+        last = self.frames or (self.laid[-1][1] if self.laid else None)
+        return last is None or last.done()
+
+
+@dataclass(frozen=True, slots=True)
 class Speaking:
     """A codec step that runs: whose chunk it decodes, and where the samples will be."""
 
+    since_s: float
     turns: list[Turn]
     frames: int
-    sound: "Future[Pcm]"
+    sound: Pending[Pcm]
 
 
 class Loop:
@@ -128,17 +195,31 @@ class Loop:
         config: EngineConfig,
         clock: Callable[[], float],
         on_done: Callable[[Session], None],
+        costs: Costs,
+        policy: Plans | None = None,
     ) -> None:
         self.runner, self.config, self.clock, self.on_done = runner, config, clock, on_done
-        self.turns: dict[Session, Turn] = {}  # in the order of their arrival
+        self.costs = costs
+        clockwise = Policy(config.profile, costs, config.max_sessions)
+        self.policy = policy or clockwise
+        self.admission = Admission(
+            clockwise.pacer, config.max_sessions, config.max_queue, config.slo_ttfa_s
+        )
+        self.turns: dict[Session, Turn] = {}  # all of them
+        self.waiting: dict[Session, Turn] = {}  # those with something to say and no slot
+        self.seats: dict[Track, Turn] = {}  # those with a slot, in the order they got it
         self.free = list(range(config.max_sessions - 1, -1, -1))
-        self.speaking: Speaking | None = None
+        self.talking: deque[Talking] = deque()  # token steps that run, oldest first
+        self.speaking: Speaking | None = None  # the codec step that runs
         self.left: list[int] = []  # slots given up while the codec is at them
+        self.tokens_free_s = 0.0  # when the last token step was collected
+        self.tokens_end_s = 0.0  # when the last token step should be over
         self.steps = 0
         self.beat_s = clock()
         self.stopping = False
         self._words: queue.SimpleQueue[Word] = queue.SimpleQueue()
         self._wake = threading.Event()
+        runner.watch(self.wake)
 
     def tell(self, word: Word) -> None:
         """Leave word, from any thread."""
@@ -153,35 +234,48 @@ class Loop:
         """Step until stopped, sleeping where nothing can run; the body of the engine's thread."""
         while not self.stopping:
             try:
-                busy = self.step()
+                moved = self.step()
             except Exception:  # our own bug: end what is open, go on serving
                 log.exception("a step failed")
                 self._end(self.turns.values(), EngineFailure("the engine failed; see its log"))
-                busy = False
-            if not busy:
-                self._wake.wait(IDLE_S)
+                moved = False
+            if not moved:
+                self._wake.wait(self._rest_s())
             self._wake.clear()
         self._listen()
         self._collect(wait=True)
         self._end(self.turns.values(), Unavailable("the engine was closed"))
 
+    def _rest_s(self) -> float:
+        """How long to sleep, if nothing wakes it: until a look at the lanes, or a stream is due."""
+        running = bool(self.talking) or self.speaking is not None
+        rest_s = min(self.policy.due_s - self.clock(), self.runner.poll_s if running else IDLE_S)
+        return min(max(rest_s, 0.0), IDLE_S)
+
     def step(self) -> bool:
-        """Take words, seat who waits, plan, run, publish. False if nothing could run."""
-        self._collect()
+        """Publish what is done, take words, seat who waits, plan, start. False if nothing moved."""
+        moved = self._collect()
         now = self.beat_s = self.clock()
         self._listen()
-        self._seat()
-        turns = self._seated(now)
-        todo = plan(turns, now, self.config.profile)
-        self._voice([turns[track] for track in todo.voice], todo.voice_frames)
-        for track in todo.prefill:
-            self._prefill(turns[track])
-        self._frame([turns[track] for track in todo.frame])
-        busy = bool(todo) or self.speaking is not None
-        if not (todo.prefill or todo.frame):
-            self._collect(wait=True)
-        self.steps += busy
-        return busy
+        self._seat(now)
+        talk, speak = self._free(now)
+        if not (talk or speak):
+            return moved
+        self._look(now)
+        todo = self.policy.plan(list(self.seats), now, talk=talk, speak=speak)
+        started = self._speak([self.seats[t] for t in todo.voice], todo.voice_frames, now)
+        cold, warm = ([self.seats[t] for t in part] for part in (todo.prefill, todo.frame))
+        started |= self._talk(cold, warm, now)
+        self.steps += started
+        return moved or started
+
+    def _free(self, now: float) -> tuple[bool, bool]:
+        """May a token step be started, and a codec step?
+
+        A second token step only when the first is about to be over: who comes until then is in it.
+        """
+        early = not self.talking or now >= self.tokens_end_s - EARLY_S
+        return early and len(self.talking) < self.runner.depth, self.speaking is None
 
     def _listen(self) -> None:
         while not self._words.empty():
@@ -200,39 +294,79 @@ class Loop:
             turn.script.end()
             if not turn.session.speakable:
                 self._finish(turn, FinishReason.NO_AUDIO)
-
-    def _seat(self) -> None:
-        """Give free slots to those who wait and whose prompt has its text, oldest first."""
-        for turn in list(self.turns.values()):
-            if not self.free:
                 return
-            if not turn.track.seated and turn.script.prompt_ready:
-                turn.track.slot = self.free.pop()
+            turn.track.text_ready = True
+        if turn.session not in self.waiting and not turn.track.seated and turn.script.prompt_ready:
+            self._admit(turn)
+
+    def _admit(self, turn: Turn) -> None:
+        """Let a newcomer with something to say wait for a slot, or send it away with a time."""
+        forecast = self.admission.forecast(self.seated, len(self.waiting))
+        turn.track.arrived_s = self.clock()
+        self.waiting[turn.session] = turn
+        if forecast.refused:
+            self._refuse(turn, forecast.retry_after_s)
+
+    def _refuse(self, turn: Turn, retry_after_s: float) -> None:
+        text = f"all {self.admission.most} sessions that can be served at a time are taken"
+        self._end([turn], Overloaded(text, retry_after_s=retry_after_s))
+
+    @property
+    def seated(self) -> int:
+        """Slots in use."""
+        return self.config.max_sessions - len(self.free)
+
+    def _seat(self, now: float) -> None:
+        """Give slots to those who wait, oldest first; nobody waits longer than is bearable."""
+        new = 0  # that the policy has not seen
+        for turn in list(self.waiting.values()):
+            if self.free and self.admission.room(
+                self.seated, self.policy.young + new, pressed=self.policy.pressed
+            ):
+                new += 1
+                del self.waiting[turn.session]
+                self.seats[turn.track] = turn
+                turn.track.slot, turn.seated_s = self.free.pop(), now
                 with self._blame([turn]):
                     self.runner.open(turn.track.slot, turn.sampling, turn.seed)
+            elif self.admission.tired(now - turn.track.arrived_s):
+                self._refuse(turn, self.admission.forecast(self.seated, 0).first_audio_s)
+            else:
+                return
 
-    def _seated(self, now: float) -> dict[Track, Turn]:
-        """Turns that hold a slot, their tracks brought up to date."""
-        for turn in [t for t in self.turns.values() if t.track.seated]:
-            self._look(turn, now)
-        return {t.track: t for t in self.turns.values() if t.track.seated}
+    def _look(self, now: float) -> None:
+        """Bring tracks up to date, where something outside can have changed them."""
+        full = self.config.profile.ahead_frames
+        for turn in list(self.seats.values()):
+            track = turn.track
+            if not turn.script.ended:
+                track.text_ready = turn.first_text is not None or turn.script.rows_ready
+            if track.voiced - track.taken >= full:
+                self._look_at_reader(turn, now)
 
-    def _look(self, turn: Turn, now: float) -> None:
-        """Bring a track up to date; cut off a reader who has stalled."""
-        track, taken = turn.track, turn.session.outbox.taken_frames
-        full = track.buffered_s >= self.config.profile.ahead_s
-        if not full or taken > track.taken:
-            turn.stalled_s = None
-        elif turn.stalled_s is None:
+    def _look_at_reader(self, turn: Turn, now: float) -> None:
+        """Has a reader with a full buffer taken something? If not for too long, cut it off."""
+        taken = turn.session.outbox.taken_frames
+        if turn.stalled_s is None or taken > turn.track.taken:
             turn.stalled_s = now
-        track.taken = taken
-        track.text_ready = turn.first_text is not None or turn.script.rows_ready
-        if turn.stalled_s is not None and now - turn.stalled_s > self.config.stall_s:
+        turn.track.taken = taken
+        if now - turn.stalled_s > self.config.stall_s:
             log.warning("%s: its reader took nothing for too long", turn.session.id)
             self._finish(turn, FinishReason.CANCELLED, drop=True)
 
-    def _prefill(self, turn: Turn) -> None:
-        slot = turn.track.slot
+    def _talk(self, cold: list[Turn], warm: list[Turn], now: float) -> bool:
+        """Start a token step."""
+        laid = [(turn, part) for turn in cold if (part := self._prefill(turn)) is not None]
+        warm = [t for t in warm if t.session in self.turns and self._has_room(t)]
+        frames = self._frame(warm) if warm else None
+        if not (laid or frames):
+            return False
+        self.talking.append(Talking(now, laid, warm, frames))
+        self.tokens_end_s = max(self.tokens_end_s, now) + self._takes_s(laid, warm)
+        return True
+
+    def _prefill(self, turn: Turn) -> Pending[bool] | None:
+        slot, part = turn.track.slot, None
         with self._blame([turn]):
             if turn.first_text is None:
                 prompt = turn.script.prompt()
@@ -241,31 +375,37 @@ class Loop:
                 self.runner.begin(slot, prompt)
                 turn.first_text = prompt.text[-1]
                 turn.positions = len(prompt.text) - 1
-            turn.track.prefilled = self.runner.prefill(slot, self.config.profile.prefill_rows)
+            part = self.runner.prefill(slot, self.config.profile.prefill_rows)
+            turn.track.laying = True
+        return part
 
-    def _frame(self, turns: list[Turn]) -> None:
-        turns = [t for t in turns if t.session in self.turns and self._has_room(t)]
-        if not turns:
-            return
-        rows = [Row(turn.track.slot, turn.next_text()) for turn in turns]
+    def _frame(self, turns: list[Turn]) -> Pending[Frames] | None:
+        rows, frames = [Row(turn.track.slot, turn.next_text()) for turn in turns], None
         with self._blame(turns):
-            out = self.runner.frame(rows)
-            for turn, codes, ended in zip(turns, out.codes, out.ended, strict=True):
-                self._made(turn, codes, bool(ended))
+            frames = self.runner.frame(rows)
+            for turn in turns:
+                turn.track.flying += 1
+        return frames
 
     def _has_room(self, turn: Turn) -> bool:
-        """Room for one more position, or the turn ends here."""
-        turn.positions += 1
-        if turn.positions > self.config.max_context:
-            self._last_frame(turn, FinishReason.LENGTH)
-        elif not self.runner.room(turn.track.slot, turn.positions):
+        """Room for one more position, or the turn ends here, once its frames under way are in."""
+        track = turn.track
+        full = turn.positions == self.config.max_context
+        if full or track.made + track.flying >= turn.most_frames:
+            if not track.flying:
+                self._last_frame(turn, FinishReason.LENGTH)
+            return False
+        if not self.runner.room(track.slot, turn.positions + 1):
             self._end([turn], Unavailable(NO_MEMORY))
-        else:
-            return True
-        return False
+            return False
+        turn.positions += 1
+        return True
 
     def _made(self, turn: Turn, codes: Codes, ended: bool) -> None:
         track = turn.track
+        track.flying -= 1
+        if track.finished:  # started before its end of speech was known
+            return
         if ended:
             self._last_frame(turn, FinishReason.STOP)
             return
@@ -286,36 +426,75 @@ class Loop:
         if track.finished and track.voiced == track.made:
             self._finish(turn, turn.reason)
 
-    def _voice(self, turns: list[Turn], frames: int) -> None:
-        """Start the codec, if it is free; a listener who has heard nothing waits for no frame."""
-        if not turns or self.speaking is not None:
-            return
-        for turn in turns:
-            turn.track.voicing = frames
-        sound = self.runner.voice([turn.track.slot for turn in turns], frames)
-        self.speaking = Speaking(turns, frames, sound)
-        if any(turn.track.deadline_s is None for turn in turns):
-            self._collect(wait=True)
+    def _speak(self, turns: list[Turn], frames: int, now: float) -> bool:
+        """Start the codec."""
+        if not turns:
+            return False
+        with self._blame(turns):
+            sound = self.runner.voice([turn.track.slot for turn in turns], frames)
+            for turn in turns:
+                turn.track.voicing = min(frames, turn.track.pending)
+            self.speaking = Speaking(now, turns, frames, sound)
+        return self.speaking is not None
 
-    def _collect(self, *, wait: bool = False) -> None:
-        """Send what the codec has decoded, if it is done, and free the slots it was at."""
-        speaking = self.speaking
-        if speaking is None or not (wait or speaking.sound.done()):
-            return
+    def _collect(self, *, wait: bool = False) -> bool:
+        """Publish the steps that are done, sound first."""
+        moved = False
+        if (speaking := self.speaking) is not None and (wait or speaking.sound.done()):
+            self._spoken(speaking)
+            moved = True
+        while self.talking and (wait or self.talking[0].done()):
+            self._talked(self.talking.popleft())
+            moved = True
+        return moved
+
+    def _spoken(self, speaking: Speaking) -> None:
+        """Send what the codec has decoded, and free the slots it was at."""
         self.speaking = None
         with self._blame(speaking.turns):
             pcm, now = speaking.sound.result(), self.clock()
+            said_s = self.costs.voice_s(len(pcm), speaking.frames)
+            self.costs.learn("voice", said_s, now - speaking.since_s)
             for turn, samples in zip(speaking.turns, pcm, strict=True):
-                self._send(turn, samples, speaking.frames, now)
+                self._send(turn, samples, now)
         for turn in speaking.turns:
             turn.track.voicing = 0
         self.free += self.left
         self.left.clear()
 
-    def _send(self, turn: Turn, pcm: Pcm, frames: int, now: float) -> None:
+    def _talked(self, talking: Talking) -> None:
+        """Take in what a token step has made."""
+        self._learn(talking)
+        for turn, part in talking.laid:
+            with self._blame([turn]):
+                turn.track.prefilled = part.result()
+            turn.track.laying = False
+        if talking.frames is None:
+            return
+        with self._blame(talking.turns):
+            out = talking.frames.result()
+            for turn, codes, ended in zip(talking.turns, out.codes, out.ended, strict=True):
+                self._made(turn, codes, bool(ended))
+
+    def _takes_s(self, laid: Sequence[object], warm: Sequence[object]) -> float:
+        """What a token step should take."""
+        prompts_s = len(laid) * self.costs.prompt_s
+        return prompts_s + (self.costs.frame_s(len(warm)) if warm else 0.0)
+
+    def _learn(self, talking: Talking) -> None:
+        """Correct the costs by a step of one kind; one of both kinds tells nothing of either."""
+        now = self.clock()
+        took_s = now - max(talking.since_s, self.tokens_free_s)
+        self.tokens_free_s = now
+        if not (talking.laid and talking.turns):
+            kind = "prefill" if talking.laid else "frame"
+            self.costs.learn(kind, self._takes_s(talking.laid, talking.turns), took_s)
+
+    def _send(self, turn: Turn, pcm: Pcm, now: float) -> None:
+        frames = turn.track.voicing
         codes, turn.codes = np.stack(turn.codes[:frames]), turn.codes[frames:]
         turn.track.sent(frames, now)
-        turn.session.outbox.put(Chunk(pcm.copy(), codes))
+        turn.session.outbox.put(Chunk(pcm[: frames * SAMPLES_PER_FRAME].copy(), codes))
         self._finish_if_said(turn)
 
     @contextmanager
@@ -340,7 +519,10 @@ class Loop:
         """The one way out: terminal event, slot and pages back."""
         if self.turns.pop(turn.session, None) is None:
             return
-        if turn.track.seated:
+        self.waiting.pop(turn.session, None)
+        if self.seats.pop(turn.track, None) is not None:
+            if error is None and not drop:
+                self.admission.left(self.clock() - turn.seated_s)
             self.runner.close(turn.track.slot)
             (self.left if turn.track.voicing else self.free).append(turn.track.slot)
         self.on_done(turn.session)

@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from vivace.errors import CheckpointError
 from vivace.loop import Steps
 from vivace.model.spec import ModelSpec
 from vivace.runtime.runner import PAGE, Runner
+from vivace.schedule.costs import FREE, CostTable
 from vivace.text.prompt import Prompt
 from vivace.text.tokenize import Tokenizer
 from vivace.types import Row, Sampling
@@ -33,6 +35,7 @@ class Parts:
     spec: ModelSpec
     tokenizer: Tokenizer
     runner: Steps
+    costs: CostTable = FREE
 
 
 def load_parts(
@@ -45,9 +48,10 @@ def load_parts(
     started = time.monotonic()
     path = embedded() if model is None else locate(str(model), revision=revision, offline=offline)
     device = _device(config.device)
-    parts = load(path, device, _dtype(config.dtype, device))
+    tokens = ThreadPoolExecutor(1, "vivace-tokens")
+    parts = tokens.submit(load, path, device, _dtype(config.dtype, device)).result()
     threads = _threads(config.threads, parts.spec)
-    torch.set_num_threads(max(1, threads - threads // 2))
+    tokens.submit(torch.set_num_threads, max(1, threads - threads // 2)).result()
     pages = config.max_sessions * config.session_context // PAGE
     runner = Runner(
         parts.spec,
@@ -57,6 +61,7 @@ def load_parts(
         slots=config.max_sessions,
         pages=max(pages, config.max_context // PAGE),
         threads=max(1, threads // 2),  # of the codec's lane; the talker has the others
+        tokens=tokens,
     )
     warm_up(runner, config)
     name = "vivace-embedded" if model is None else str(model)
@@ -108,10 +113,10 @@ def warm_up(runner: Runner, config: EngineConfig) -> None:
         runner.open(slot, endless, seed=slot)
         runner.room(slot, len(prompt.text) + config.profile.chunk_frames + config.max_sessions)
     runner.begin(0, prompt)
-    runner.prefill(0, config.profile.prefill_rows)
+    runner.prefill(0, config.profile.prefill_rows).result()
     rows = [Row(slot, ids.tts_pad) for slot in slots]
     for _ in range(config.profile.chunk_frames):
-        runner.frame(rows[: config.profile.frame_rows])
+        runner.frame(rows[: config.profile.frame_rows]).result()
     for frames in range(1, config.profile.chunk_frames + 1):
         runner.voice(slots[:1], frames).result()
     for slot in slots:

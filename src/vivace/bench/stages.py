@@ -114,7 +114,7 @@ def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: in
     return [
         Stage("talker", batch, talk, talker_bytes, x.dtype),
         Stage("predictor", batch, predict, predictor_bytes, x.dtype),
-        Stage("frame", batch, lambda: runner.frame(rows), frame_bytes, x.dtype),
+        Stage("frame", batch, lambda: runner.frame(rows).result(), frame_bytes, x.dtype),
         *(
             Stage(
                 f"codec, {frames} frames",

@@ -1,11 +1,13 @@
 """Runs the three modules over slots: every tensor of a session lives here, indexed by its slot.
 
 Eager torch, on the CPU or on a card. A step's host input is slot numbers and text ids; its output
-is the codes, the end-of-speech flags and the sound.
+is the codes, the end-of-speech flags and the sound. Two lanes, a thread each: tokens and sound.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +25,8 @@ from vivace.types import Frames, Pcm, Row, Sampling
 
 PAGE = 64  # positions
 RING = 3 * MOST_CHUNK  # frames per slot: those that wait for the codec, and those it is at
+P = ParamSpec("P")
+R = TypeVar("R")
 COLDEST = 1e-4  # below it a draw is argmax, and logits divided by it would leave fp32's range
 LEAST_PENALTY = 1e-2
 
@@ -56,7 +60,14 @@ class _Draws:
 
 
 class Runner:
-    """Owner of the slots' device state: next inputs, positions, draws, keys and values, codec."""
+    """Owner of the slots' device state: next inputs, positions, draws, keys and values, codec.
+
+    `tokens` is the thread that has loaded the weights, since OpenMP keeps a pool for each thread
+    that computes, and two pools on the same cores cost each other a factor of three.
+    """
+
+    depth = 1  # a frame ahead would be computed in vain after every end of speech
+    poll_s = math.inf  # `watch` tells
 
     def __init__(
         self,
@@ -68,6 +79,7 @@ class Runner:
         slots: int,
         pages: int,
         threads: int = 1,
+        tokens: ThreadPoolExecutor | None = None,
     ) -> None:
         self.spec, self.talker, self.predictor, self.codec = spec, talker, predictor, codec
         weight = talker.codec_embedding.weight
@@ -89,8 +101,22 @@ class Runner:
         self.made, self.voiced = [0] * slots, [0] * slots
         self.codec_state = codec.fresh(slots)
         self.prompts = [self.next_input[:0]] * slots  # rows not yet laid down
+        self.begun: list[Future[None]] = [Future()] * slots
         self.suppressed = self._suppressed()
-        self.lane = ThreadPoolExecutor(1, "vivace-codec", torch.set_num_threads, (threads,))
+        self.tokens = tokens or ThreadPoolExecutor(1, "vivace-tokens")
+        self.sound = ThreadPoolExecutor(1, "vivace-codec", torch.set_num_threads, (threads,))
+        self._wake: Callable[[], None] = lambda: None
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever a step is done."""
+        self._wake = wake
+
+    def _start(
+        self, lane: ThreadPoolExecutor, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs
+    ) -> "Future[R]":
+        future = lane.submit(step, *args, **kwargs)
+        future.add_done_callback(lambda _: self._wake())
+        return future
 
     def _suppressed(self) -> Tensor:
         """Bias [vocab] that shuts out the special ids, except end of speech."""
@@ -101,6 +127,9 @@ class Runner:
 
     def open(self, slot: int, sampling: Sampling, seed: int) -> None:
         """Make the slot a fresh one with these draws."""
+        self.tokens.submit(self._open, slot, sampling, seed)
+
+    def _open(self, slot: int, sampling: Sampling, seed: int) -> None:
         self.made[slot] = self.voiced[slot] = 0
         for tensor in (self.position, self.frames, self.seen, *self.codec_state):
             tensor[slot] = 0
@@ -112,33 +141,39 @@ class Runner:
         self.later_draws.set(slot, s.subtalker_temperature, s.subtalker_top_k, s.subtalker_top_p)
 
     def close(self, slot: int) -> None:
-        """Give back the slot's pages and what it has not laid down."""
+        """Give back the slot's pages; steps under way keep theirs, and others come after them."""
         self.pages.release(slot)
-        self.prompts[slot] = self.next_input[:0]
 
     def room(self, slot: int, positions: int) -> bool:
         """Make sure the slot's pages hold `positions`; false if the pool has run out."""
         return self.pages.grow(slot, positions) is not None
 
-    @torch.inference_mode()
     def begin(self, slot: int, prompt: Prompt) -> None:
         """Take a prompt, whose last row the first frame takes; the others wait for `prefill`.
 
         A clone's reference also goes through the codec, so that speech continues its sound.
         """
+        self.begun[slot] = self.tokens.submit(self._begin, slot, prompt)
+
+    @torch.inference_mode()
+    def _begin(self, slot: int, prompt: Prompt) -> None:
         x, self.next_input[slot] = self._embed(prompt)
         self.prompts[slot] = x[:-1]
         if prompt.ref_codes is not None:
             codes = torch.as_tensor(prompt.ref_codes, device=self.device)[None]
             self._decode([slot], codes)
 
-    @torch.inference_mode()
-    def prefill(self, slot: int, rows: int) -> bool:
+    def prefill(self, slot: int, rows: int) -> "Future[bool]":
         """Lay down the next rows of the slot's prompt; true once there are no more."""
+        return self._start(self.tokens, self._prefill, slot, rows, self._tables([slot]))
+
+    @torch.inference_mode()
+    def _prefill(self, slot: int, rows: int, tables: list[list[int]]) -> bool:
+        self.begun[slot].result()  # long done; raises what went wrong there
         x, rest = self.prompts[slot].tensor_split((rows,))
         if len(x):
             positions = self.position[slot] + torch.arange(len(x), device=self.device)
-            self.talker(x, self._cache([slot], positions[None]))
+            self.talker(x, self._cache(tables, positions[None]))
             self.position[slot] += len(x)
         self.prompts[slot] = rest
         return not len(rest)
@@ -160,18 +195,25 @@ class Runner:
         """The talker's input for frames of codes [B, 16]."""
         return self.talker.codes(codes[:, 0]) + self.predictor.embed(codes[:, 1:])
 
-    def _cache(self, slots: list[int], positions: Tensor) -> PagedCache:
-        tables = [self.pages.table(slot) for slot in slots]
+    def _tables(self, slots: Sequence[int]) -> list[list[int]]:
+        """The slots' pages as they are now, whatever is given back before the step runs."""
+        return [list(self.pages.table(slot)) for slot in slots]
+
+    def _cache(self, tables: list[list[int]], positions: Tensor) -> PagedCache:
         width = max(map(len, tables))
         padded = [table + [0] * (width - len(table)) for table in tables]
         return PagedCache(self.kv, torch.tensor(padded, device=self.device), positions)
 
-    @torch.inference_mode()
-    def frame(self, rows: Sequence[Row]) -> Frames:
+    def frame(self, rows: Sequence[Row]) -> "Future[Frames]":
         """Make the next frame of every row: talker, draws, predictor, next input."""
+        tables = self._tables([row.slot for row in rows])
+        return self._start(self.tokens, self._frame, list(rows), tables)
+
+    @torch.inference_mode()
+    def _frame(self, rows: list[Row], tables: list[list[int]]) -> Frames:
         slots = torch.tensor([row.slot for row in rows], device=self.device)
         text = torch.tensor([row.text for row in rows], device=self.device)
-        cache = self._cache([row.slot for row in rows], self.position[slots][:, None])
+        cache = self._cache(tables, self.position[slots][:, None])
         x = self.next_input[slots] + self.talker.text(text)
         hidden = self.talker(x, cache)
         code0 = self._first_code(hidden, rows, slots)
@@ -209,10 +251,10 @@ class Runner:
     def voice(self, slots: Sequence[int], frames: int) -> "Future[Pcm]":
         """Decode the next `frames` of every slot: samples [B, frames * 1920].
 
-        On a lane of its own, beside talker steps: on two cores eight streams take half the time.
-        Until it is done, its slots must not be opened anew.
+        Beside talker steps: on two cores eight streams take half the time. Until it is done, its
+        slots must not be opened anew.
         """
-        return self.lane.submit(self._voice, list(slots), frames)
+        return self._start(self.sound, self._voice, list(slots), frames)
 
     @torch.inference_mode()
     def _voice(self, slots: list[int], frames: int) -> Pcm:

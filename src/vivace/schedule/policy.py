@@ -1,27 +1,36 @@
-"""Ranks sessions by when their listener runs dry, and fills one batch per lane."""
+"""Ranks sessions by when their listener runs dry, and fills one batch per lane.
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from enum import IntEnum
+A listener's slack is the time until it has played all that was made for it. The token lane counts
+every frame that exists, the codec's lane only those that are decoded, since only they can be heard.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from vivace.config import MOST_CHUNK, Profile
+from vivace.schedule.costs import Costs
+from vivace.schedule.pace import Pace, Pacer
 from vivace.schedule.track import Track
+from vivace.types import FRAME_S
 
+# What a row may add to a codec step, of what the step costs alone: less than CHEAP is worth while
+# if it was to be served next anyway, less than FREE_RIDE even if it could fill a larger chunk.
+CHEAP, FREE_RIDE = 0.7, 0.2
 MOST_PENDING = MOST_CHUNK  # frames a talker may be ahead of the codec
 
-
-class Need(IntEnum):
-    """Why a session wants to run, most pressing first."""
-
-    URGENT = 0  # its listener is about to run dry
-    FIRST = 1  # its listener has heard nothing yet
-    LEAD = 2  # it is not far enough ahead
-    AHEAD = 3  # it is, and runs only where nobody is waiting
+Ranked = list[tuple[float, int, Track]]
+"""(slack, tie-break, session), to be sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One step: prompts to lay down, sessions to give a frame, sessions to decode a chunk of."""
+    """One step: prompts to lay down, sessions to give a frame, sessions to decode a chunk of.
+
+    A session whose speech has ended may have fewer frames left than the chunk: the rest of its
+    row is cut off.
+    """
 
     prefill: tuple[Track, ...] = ()
     frame: tuple[Track, ...] = ()
@@ -32,62 +41,157 @@ class Plan:
         return bool(self.prefill or self.frame or self.voice)
 
 
-def need(track: Track, now: float, profile: Profile) -> Need:
-    """How pressing a session is at `now`."""
-    if track.dry_s is None:
-        return Need.FIRST
-    slack = track.dry_s - now
-    if slack < profile.guard_s:
-        return Need.URGENT
-    return Need.LEAD if slack < profile.lead_s else Need.AHEAD
+class Plans(Protocol):
+    """What the loop asks of a policy."""
+
+    @property
+    def young(self) -> int:
+        """How many had less in hand than a chunk, when last looked at?"""
+        ...
+
+    @property
+    def pressed(self) -> bool:
+        """Was a listener about to fall silent, when last looked at?"""
+        ...
+
+    @property
+    def due_s(self) -> float:
+        """When to plan again, even if nothing happens until then."""
+        ...
+
+    def plan(self, tracks: Sequence[Track], now: float, *, talk: bool, speak: bool) -> Plan:
+        """The next step of each lane that is free, for all sessions that hold a slot."""
+        ...
 
 
-def plan(tracks: Collection[Track], now: float, profile: Profile) -> Plan:
-    """The next step for all sessions that hold a slot."""
-    ranked = sorted(tracks, key=_rank(now, profile))
-    if any(need(t, now, profile) <= Need.FIRST and _runnable(t, profile) for t in ranked):
-        ranked = [t for t in ranked if need(t, now, profile) < Need.AHEAD]
-    prefill = [t for t in ranked if not t.prefilled][: profile.prefills]
-    frame = [t for t in ranked if t.prefilled and _wants_frame(t, profile)][: profile.frame_rows]
-    voice, frames = _voice(ranked, now, profile)
-    return Plan(tuple(prefill), tuple(frame), tuple(voice), frames)
+class Policy:
+    """The playback clock's: who would fall silent first goes first.
 
+    On each lane: listeners about to run dry, then those who have heard nothing, oldest first, then
+    the rest by slack. Streams further ahead than `lead_s` only fill what the others leave, until
+    half of the `sessions` slots are taken: then it is time that they come to their ends.
+    """
 
-def _rank(now: float, profile: Profile) -> Callable[[Track], tuple[Need, float]]:
-    """Order by need, then the oldest of the unheard, then the least slack of the others."""
+    def __init__(self, profile: Profile, costs: Costs, sessions: int) -> None:
+        self.profile, self.costs, self.sessions = profile, costs, sessions
+        self.pacer = Pacer(profile, costs)
+        self.young = 0  # sessions at the last look that had less in hand than a chunk
+        self.pressed = False  # was one of them about to fall silent
+        self.due_s = math.inf  # when the first that waits for a fuller chunk must be served
 
-    def key(track: Track) -> tuple[Need, float]:
-        since = track.arrived_s if track.dry_s is None else track.dry_s
-        return need(track, now, profile), since
+    def plan(self, tracks: Sequence[Track], now: float, *, talk: bool, speak: bool) -> Plan:
+        """The next step of each lane that is free, for all sessions that hold a slot.
 
-    return key
+        `tracks` are in the order of their arrival.
+        """
+        if not tracks:
+            return Plan()
+        pace = self.pacer.at(len(tracks))
+        first = self.pacer.at(min(len(tracks) + self.young, self.sessions)).first
+        cold, heads, tails = self._rank(tracks, now, pace, first)
+        pressing = bool(cold) or (bool(heads) and min(heads)[0] <= pace.guard_s)
+        hurry = pressing and 2 * len(tracks) <= self.sessions
+        todo = Plan()
+        if talk:
+            heads.sort()
+            prefill = self._prefill(cold, heads, pace)
+            todo = replace(todo, prefill=prefill, frame=self._frame(heads, hurry))
+        if speak:
+            tails.sort()
+            voice, frames = self._voice(tails, pace, hurry)
+            todo = replace(todo, voice=voice, voice_frames=frames)
+        return todo
 
+    def _rank(
+        self, tracks: Sequence[Track], now: float, pace: Pace, first: int
+    ) -> tuple[list[Track], Ranked, Ranked]:
+        """Prompts to lay down, and who is due on each lane with its slack. One pass: it is hot."""
+        cold: list[Track] = []
+        talk: Ranked = []
+        sound: Ranked = []
+        guard_s = pace.guard_s + 1e-6  # so that `due_s` itself is not too early
+        chunk, chunk_s, young = pace.chunk, pace.chunk * FRAME_S, 0
+        pressed, soon_s = False, math.inf
+        full = self.profile.ahead_frames
+        for i, t in enumerate(tracks):
+            if not t.prefilled:
+                if not t.laying:
+                    cold.append(t)
+                continue
+            voiced, deadline_s = t.voiced, t.deadline_s
+            pending = t.made - voiced - t.voicing
+            more = t.text_ready and not t.finished
+            heard = deadline_s is not None
+            slack = deadline_s - now + t.voicing * FRAME_S if deadline_s is not None else guard_s
+            young += slack < chunk_s
+            pressed = pressed or (slack < guard_s and more)
+            if more:
+                ahead = pending + t.flying
+                if ahead < MOST_PENDING and voiced - t.taken < full:
+                    late = slack if heard or t.made < first else 0.0
+                    talk.append((late + ahead * FRAME_S, i, t))
+            if pending and not t.voicing:
+                due = chunk if heard else first
+                if not more or pending >= due or (heard and slack < guard_s):
+                    sound.append((slack, i, t))
+                elif heard and slack < soon_s:
+                    soon_s = slack
+        self.due_s = now + soon_s - pace.guard_s
+        self.young, self.pressed = young + len(cold), pressed
+        return cold, talk, sound
 
-def _runnable(track: Track, profile: Profile) -> bool:
-    return not track.prefilled or track.pending > 0 or _wants_frame(track, profile)
+    def _prefill(self, cold: list[Track], talk: Ranked, pace: Pace) -> tuple[Track, ...]:
+        """As many prompts as fit before the talker must be back at its most pressing stream."""
+        each_s = self.costs.prompt_s
+        fair = max(1, min(self.profile.prefills, int(pace.turn_s / each_s)))
+        if talk:
+            fair = min(fair, max(0, int((talk[0][0] - pace.turn_s) / each_s)))
+        return tuple(cold[:fair])
 
+    def _frame(self, talk: Ranked, hurry: bool) -> tuple[Track, ...]:
+        """The most pressing; streams far ahead join where they cost the others little."""
+        batch = talk[: self.profile.frame_rows]
+        if not hurry:
+            return tuple(t for _, _, t in batch)
+        needed = sum(slack < self.profile.lead_s for slack, _, _ in batch)
+        most_s = self.costs.frame_s(needed) * (1.0 + self.profile.fill)
+        rows = needed
+        while rows < len(batch) and self.costs.frame_s(rows + 1) <= most_s:
+            rows += 1
+        return tuple(t for _, _, t in batch[:rows])
 
-def _wants_frame(track: Track, profile: Profile) -> bool:
-    """Can the talker go on: text is there, and neither codec nor reader is too far behind."""
-    if track.finished or not track.text_ready or track.pending >= MOST_PENDING:
-        return False
-    return track.buffered_s < profile.ahead_s
+    def _voice(self, sound: Ranked, pace: Pace, hurry: bool) -> tuple[tuple[Track, ...], int]:
+        """The most pressing sets the chunk; others join while that costs it little."""
+        if not sound or (hurry and sound[0][0] > self.profile.lead_s):
+            return (), 0
+        slack_s, _, anchor = sound[0]
+        frames = min(anchor.pending, pace.chunk)
+        while frames > 1 and 0.0 < slack_s < self.costs.voice_s(1, frames):
+            frames -= 1
+        alone_s = self.costs.voice_s(1, frames)
+        rows, takes_s = [anchor], alone_s
+        for other_s, _, t in sound[1:]:
+            more_s = self.costs.voice_s(len(rows) + 1, frames) - takes_s
+            if not self._fits(t, frames, other_s, more_s / alone_s, pace):
+                continue
+            in_time = (
+                more_s < CHEAP * alone_s and (takes_s + more_s) * self.profile.margin <= slack_s
+            )
+            if takes_s + more_s > max(pace.step_s, alone_s) and not in_time:
+                break
+            rows.append(t)
+            takes_s += more_s
+            if len(rows) == self.profile.codec_rows:
+                break
+        return tuple(rows), frames
 
+    def _fits(self, t: Track, frames: int, slack_s: float, cost: float, pace: Pace) -> bool:
+        """May it join a chunk of so many frames? One that has many more should wait for its own.
 
-def _voice(ranked: list[Track], now: float, profile: Profile) -> tuple[list[Track], int]:
-    """The most pressing session that is due sets the chunk; all that have as much join."""
-    due = [t for t in ranked if t.pending and _due(t, now, profile)]
-    if not due:
-        return [], 0
-    anchor = due[0]
-    most = profile.first_frames if anchor.voiced == 0 else profile.chunk_frames
-    frames = min(anchor.pending, most)
-    return [t for t in due if t.pending >= frames][: profile.codec_rows], frames
-
-
-def _due(track: Track, now: float, profile: Profile) -> bool:
-    """Decode now: the listener is about to run dry, no more will come soon, or a chunk is full."""
-    if track.finished or not track.text_ready or need(track, now, profile) is Need.URGENT:
-        return True
-    full = profile.first_frames if track.voiced == 0 else profile.chunk_frames
-    return track.pending >= full
+        `cost` is what its row adds, of what the chunk costs alone.
+        """
+        if t.finished or frames >= pace.chunk:
+            return t.finished or t.pending >= frames
+        if t.pending < frames or slack_s > 2 * pace.guard_s:
+            return False
+        return t.pending < 2 * frames or cost < FREE_RIDE

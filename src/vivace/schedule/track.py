@@ -13,7 +13,9 @@ class Track:
     slot: int = -1
     prefilled: bool = False
     text_ready: bool = True  # there is text for the next frame, or there will be no more
-    made: int = 0  # frames the talker has made
+    laying: bool = False  # rows of its prompt are being laid down
+    flying: int = 0  # frames the talker is making now
+    made: int = 0  # frames it has made
     voicing: int = 0  # frames the codec is decoding now
     voiced: int = 0  # frames it has decoded
     taken: int = 0  # frames the reader has taken away

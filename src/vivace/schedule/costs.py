@@ -1,0 +1,97 @@
+"""What a step costs: measured at warm-up, corrected while serving, kept for the next start.
+
+A table holds seconds for sizes that were measured. Between them it is linear; beyond them it goes
+on as between the last two.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from vivace.config import MOST_CHUNK, Profile
+from vivace.errors import CheckpointError
+
+Points = Mapping[int, float]
+"""Size -> seconds."""
+
+WEIGHT = 0.05  # of one step in the running correction
+LEAST, MOST = 0.25, 4.0  # a correction beyond these is a fault, not a slow day
+
+
+def at(points: Points, size: float) -> float:
+    """Seconds for a size that may lie between the measured ones."""
+    sizes = sorted(points)
+    if size <= sizes[0] or len(sizes) == 1:
+        return points[sizes[0]]
+    i = min(bisect_left(sizes, size), len(sizes) - 1)
+    low, high = sizes[i - 1], sizes[i]
+    slope = (points[high] - points[low]) / (high - low)
+    return max(points[low] + slope * (size - low), points[sizes[0]])
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Step times of one checkpoint on one device, in seconds.
+
+    Raises CheckpointError for a table without times or with times that are not above zero.
+    """
+
+    frame: Points  # a frame of so many rows: talker, draws, predictor
+    voice: Mapping[int, Points]  # frames of a chunk -> rows -> the codec's time
+    prefill: Points  # so many rows of one prompt
+
+    def __post_init__(self) -> None:
+        for points in (self.frame, self.prefill, self.voice, *self.voice.values()):
+            if not points or min(points) < 1:
+                raise CheckpointError("a cost table needs a time for one size or more, from 1 up")
+        for points in (self.frame, self.prefill, *self.voice.values()):
+            if min(points.values()) <= 0.0:
+                raise CheckpointError("a cost table's times are above zero")
+
+    def voice_s(self, rows: int, frames: int) -> float:
+        """The codec's time for a chunk of so many frames of so many rows."""
+        return at({size: at(points, rows) for size, points in self.voice.items()}, frames)
+
+
+FREE = CostTable({1: 1e-6}, {1: {1: 1e-6}}, {1: 1e-6})
+"""Of a runner that computes nothing."""
+
+
+class Costs:
+    """A table in quick reach, with a running correction for each kind of step."""
+
+    def __init__(self, table: CostTable, profile: Profile) -> None:
+        self.table = table
+        self.off = {"frame": 1.0, "voice": 1.0, "prefill": 1.0}
+        self.late_s = 0.0  # by which steps outlast what is said of them, in the mean
+        self.version = 0  # counts corrections worth planning anew for
+        self._planned = (*self.off.values(), self.late_s)
+        self._prompt = at(table.prefill, profile.prompt_rows)
+        self._frame = [at(table.frame, rows) for rows in range(profile.frame_rows + 1)]
+        self._voice = [
+            [table.voice_s(rows, frames) for rows in range(profile.codec_rows + 1)]
+            for frames in range(MOST_CHUNK + 1)
+        ]
+
+    @property
+    def prompt_s(self) -> float:
+        """An ordinary prompt."""
+        return self._prompt * self.off["prefill"]
+
+    def frame_s(self, rows: int) -> float:
+        """One frame of so many rows."""
+        return self._frame[rows] * self.off["frame"]
+
+    def voice_s(self, rows: int, frames: int) -> float:
+        """One chunk of so many frames of so many rows."""
+        return self._voice[frames][rows] * self.off["voice"]
+
+    def learn(self, kind: str, said_s: float, took_s: float) -> None:
+        """A step of that kind took `took_s` where `said_s` was said."""
+        off = self.off[kind] * (1.0 + WEIGHT * (took_s / said_s - 1.0))
+        self.off[kind] = min(max(off, LEAST), MOST)
+        self.late_s += WEIGHT * (max(0.0, took_s - said_s) - self.late_s)
+        now = (*self.off.values(), self.late_s)
+        if any(abs(a - b) > 0.1 * b + 1e-4 for a, b in zip(now, self._planned, strict=True)):
+            self._planned = now
+            self.version += 1
