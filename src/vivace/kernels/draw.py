@@ -52,7 +52,8 @@ def _kth(scaled, k):
     return tl.max(tl.where(order == least, scaled, float("-inf")), 0)
 
 
-@triton.jit(do_not_specialize=["book"])
+# One kernel for all codebooks, wherever their column of codes begins.
+@triton.jit(do_not_specialize=["book"], do_not_specialize_on_alignment=["codes"])
 def _draw(
     logits, x, temperature, top_k, top_p, seed, frame, slots,
     seen, penalty, least_frames, bias, table, codes, row_out,
