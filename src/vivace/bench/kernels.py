@@ -52,7 +52,7 @@ def main(out: Path) -> None:
             step = Step(talker, predictor, rows, context)
             keep("steps", rows=rows, context=context, kernels=True, **step.times())
         for name, (calls, size) in Step(talker, predictor, rows, 160).kernels().items():
-            us = 1e3 * _time(partial(_each, calls)) / len(calls)
+            us = 1e3 * _time(partial(_run, calls)) / len(calls)
             keep("kernels", kernel=name, rows=rows, us=round(us, 2), gb_s=round(size / us / 1e3))
     talker.fused = predictor.fused = False
     for rows in (1, 32, 128):
@@ -182,7 +182,7 @@ class Step:
         return calls, 4 * self.rows * seen * s.kv_heads * s.head_dim
 
 
-def _each(calls: list[Call]) -> None:
+def _run(calls: list[Call]) -> None:
     for call in calls:
         call()
 
