@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from vivace.bench.command import bench
-from vivace.config import EngineConfig, ServerConfig
+from vivace.config import PROFILES, EngineConfig, ServerConfig, profile_of
 from vivace.errors import CheckpointError, EngineFailure, InvalidRequest, VivaceError
+from vivace.logs import log_to_stderr
 from vivace.types import SpeechRequest, TextMode
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def say(
     check_output(output, dump)
     from vivace.engine import Engine  # brings torch: not before we know what to say
 
-    _log_to_stderr(logging.WARNING)
+    log_to_stderr(logging.WARNING)
     config = EngineConfig(device=device, dtype=dtype, threads=threads, max_sessions=1)
     with Engine(model, config=config, revision=revision, offline=offline) as engine:
         request = _request(engine, voice, language, instruct, text_mode, greedy, seed, max_frames)
@@ -189,23 +190,46 @@ def serve(
     max_queue: Annotated[
         int, typer.Option(min=0, help="Requests that may wait for one.")
     ] = DEFAULTS.max_queue,
+    slo_ttfa_ms: Annotated[
+        float, typer.Option(min=0, help="Requests whose first sound would take longer are refused.")
+    ] = DEFAULTS.slo_ttfa_s * 1e3,
+    profile: Annotated[
+        str, typer.Option(help=f"What the scheduler favours: {', '.join(PROFILES)}.")
+    ] = "balanced",
+    trace: Annotated[
+        Path | None, typer.Option(help="Append every decision to this file.", metavar="FILE")
+    ] = None,
     threads: Threads = 0,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Engine and HTTP in one process.")
+    ] = False,
 ) -> None:
     """Serve speech over HTTP."""
     from vivace.server.serve import address_of, bind, run
 
     sock = bind(host, port)
-    from vivace.engine import Engine  # brings torch: not before we have a port
+    from vivace.engine import Engine
+    from vivace.host import LoopThread
+    from vivace.remote.near import LoopProcess
 
-    _log_to_stderr(logging.INFO)
+    log_to_stderr(logging.INFO)
     config = EngineConfig(
         device=device,
         dtype=dtype,
         threads=threads,
         max_sessions=max_sessions,
         max_queue=max_queue,
+        slo_ttfa_s=slo_ttfa_ms / 1e3,
+        profile=profile_of(profile),
+        trace=trace,
     )
-    with Engine(model, config=config, revision=revision, offline=offline) as engine:
+    with Engine(
+        model,
+        config=config,
+        revision=revision,
+        offline=offline,
+        host=LoopThread if in_process else LoopProcess,
+    ) as engine:
         run(engine, ServerConfig(), sock, lambda: _announce(address_of(sock)))
 
 
@@ -238,6 +262,35 @@ def voices(model: Model = None, revision: Revision = None, offline: Offline = Fa
     else:
         print(f"A {spec.kind} checkpoint has no named voices.")
     print(f"languages: auto, {', '.join(spec.languages)}")
+
+
+@commands.command()
+def trace(
+    file: Annotated[Path, typer.Argument(help="What `vivace serve --trace FILE` has written.")],
+    chrome: Annotated[
+        Path | None, typer.Option(help="Write it for chrome://tracing.", metavar="FILE")
+    ] = None,
+) -> None:
+    """Tell how each session fared: its wait, its first sound, what its listener had left."""
+    import json
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from vivace.trace import chrome as as_chrome
+    from vivace.trace import read_trace, tell
+
+    events = read_trace(file)
+    if chrome is not None:
+        chrome.write_text(json.dumps(as_chrome(events)), encoding="utf-8")
+    head = ("session", "waited ms", "first sound ms", "chunks", "least left ms", "late", "end")
+    table = Table(*head, box=None)
+    for told in tell(events):
+        times = (told.waited_s, told.first_s, told.least_slack_s)
+        waited, first, least = ("-" if t is None else f"{t * 1e3:.1f}" for t in times)
+        row = (told.session, waited, first, str(told.chunks), least, str(told.late))
+        table.add_row(*row, told.reason or "-")
+    Console().print(table)
 
 
 @commands.command()
@@ -305,9 +358,3 @@ def synth_checkpoint(
         folder = embedded() if source == "embedded" else locate(source)
         write_widened(out, folder, size=size or "1.7b", seed=seed, dtype=dtype)
     print(f"written to {out}")
-
-
-def _log_to_stderr(level: int) -> None:
-    """Our own log lines from `level` on; only the warnings of everybody else."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("vivace").setLevel(level)

@@ -1,8 +1,9 @@
 """Every number that shapes how vivace runs, in one place."""
 
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
-from vivace.errors import Unprocessable
+from vivace.errors import NotFound, Unprocessable
 
 MOST_CHUNK = 32  # frames: the ring between talker and codec holds a multiple
 
@@ -73,6 +74,13 @@ PROFILES = {
 }
 
 
+def profile_of(name: str) -> Profile:
+    """The profile of that name. Raises NotFound, which lists them."""
+    if name not in PROFILES:
+        raise NotFound(f"no profile {name!r}; there are {', '.join(PROFILES)}", param="profile")
+    return PROFILES[name]
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """One engine: device, capacity and policy."""
@@ -86,6 +94,7 @@ class EngineConfig:
     session_context: int = 1024  # positions a session fills as a rule; sizes the shared pool
     threads: int = 0  # torch threads on the CPU; 0 is one for a small model, else every core
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
+    trace: Path | None = None  # a file that every decision is appended to
     limits: Limits = field(default_factory=Limits)
     profile: Profile = field(default_factory=Profile)
 

@@ -22,8 +22,9 @@ from vivace.schedule.admission import Admission
 from vivace.schedule.costs import Costs
 from vivace.schedule.policy import Plans, Policy
 from vivace.schedule.track import Track
-from vivace.session import Session
+from vivace.text.cap import Cap
 from vivace.text.prompt import Prompt, Script
+from vivace.trace import Note, no_note
 from vivace.types import (
     SAMPLES_PER_FRAME,
     Chunk,
@@ -34,6 +35,7 @@ from vivace.types import (
     Pcm,
     Row,
     Sampling,
+    SpeechRequest,
 )
 
 log = logging.getLogger("vivace")
@@ -111,11 +113,40 @@ class Steps(Protocol):
         ...
 
 
+class Outlet(Protocol):
+    """Where a turn's chunks and its one terminal event go."""
+
+    taken_frames: int  # that its reader has taken away
+
+    def put(self, chunk: Chunk) -> None:
+        """Add a chunk."""
+        ...
+
+    def finish(self, done: Done, *, drop: bool = False) -> None:
+        """Set the terminal event; `drop` throws away what has not been taken."""
+        ...
+
+
+class Listener(Protocol):
+    """What the loop reads of a session, wherever that is."""
+
+    id: str
+    request: SpeechRequest
+    cap: Cap
+    speakable: bool
+    prompt_ids: list[int]
+
+    @property
+    def outbox(self) -> Outlet:
+        """Where its chunks go."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Turn:
     """The loop's side of one session."""
 
-    session: Session
+    session: Listener
     script: Script
     sampling: Sampling
     seed: int
@@ -125,6 +156,7 @@ class Turn:
     reason: FinishReason = FinishReason.STOP
     codes: list[Codes] = field(default_factory=list)  # made and not yet decoded, [16] each
     seated_s: float = 0.0  # when it got its slot
+    excused_s: float = 0.0  # until when silence is for want of text
     stalled_s: float | None = None  # when its reader last took from a full buffer
 
     def next_text(self) -> int:
@@ -146,7 +178,7 @@ class Turn:
 class More:
     """More tokens for a session, and whether they were the last."""
 
-    session: Session
+    session: Listener
     ids: list[int]
     end: bool
 
@@ -155,7 +187,7 @@ class More:
 class Cancel:
     """Nobody listens to this session any more."""
 
-    session: Session
+    session: Listener
 
 
 Word = Turn | More | Cancel
@@ -186,6 +218,16 @@ class Speaking:
     sound: Pending[Pcm]
 
 
+@dataclass(slots=True)
+class Counts:
+    """What has happened since the start."""
+
+    steps: int = 0  # rounds that started something
+    starved: int = 0  # streams left out of a codec step that outlasts what they have in hand
+    late: int = 0  # chunks sent after their listener had fallen silent, text being there
+    refused: int = 0  # newcomers sent away
+
+
 class Loop:
     """Serves sessions with one runner until told to stop."""
 
@@ -194,19 +236,20 @@ class Loop:
         runner: Steps,
         config: EngineConfig,
         clock: Callable[[], float],
-        on_done: Callable[[Session], None],
+        on_done: Callable[[Listener], None],
         costs: Costs,
         policy: Plans | None = None,
+        note: Note = no_note,
     ) -> None:
         self.runner, self.config, self.clock, self.on_done = runner, config, clock, on_done
-        self.costs = costs
+        self.costs, self.note, self.counts = costs, note, Counts()
         clockwise = Policy(config.profile, costs, config.max_sessions)
         self.policy = policy or clockwise
         self.admission = Admission(
             clockwise.pacer, config.max_sessions, config.max_queue, config.slo_ttfa_s
         )
-        self.turns: dict[Session, Turn] = {}  # all of them
-        self.waiting: dict[Session, Turn] = {}  # those with something to say and no slot
+        self.turns: dict[Listener, Turn] = {}  # all of them
+        self.waiting: dict[Listener, Turn] = {}  # those with something to say and no slot
         self.seats: dict[Track, Turn] = {}  # those with a slot, in the order they got it
         self.free = list(range(config.max_sessions - 1, -1, -1))
         self.talking: deque[Talking] = deque()  # token steps that run, oldest first
@@ -214,7 +257,6 @@ class Loop:
         self.left: list[int] = []  # slots given up while the codec is at them
         self.tokens_free_s = 0.0  # when the last token step was collected
         self.tokens_end_s = 0.0  # when the last token step should be over
-        self.steps = 0
         self.beat_s = clock()
         self.stopping = False
         self._words: queue.SimpleQueue[Word] = queue.SimpleQueue()
@@ -266,7 +308,8 @@ class Loop:
         started = self._speak([self.seats[t] for t in todo.voice], todo.voice_frames, now)
         cold, warm = ([self.seats[t] for t in part] for part in (todo.prefill, todo.frame))
         started |= self._talk(cold, warm, now)
-        self.steps += started
+        self.counts.steps += started
+        self.counts.starved += todo.starved
         return moved or started
 
     def _free(self, now: float) -> tuple[bool, bool]:
@@ -302,12 +345,15 @@ class Loop:
     def _admit(self, turn: Turn) -> None:
         """Let a newcomer with something to say wait for a slot, or send it away with a time."""
         forecast = self.admission.forecast(self.seated, len(self.waiting))
-        turn.track.arrived_s = self.clock()
+        now = turn.track.arrived_s = self.clock()
         self.waiting[turn.session] = turn
+        self.note(now, "ready", turn.session.id, forecast_s=forecast.first_audio_s)
         if forecast.refused:
             self._refuse(turn, forecast.retry_after_s)
 
     def _refuse(self, turn: Turn, retry_after_s: float) -> None:
+        self.counts.refused += 1
+        self.note(self.clock(), "refused", turn.session.id, retry_after_s=retry_after_s)
         text = f"all {self.admission.most} sessions that can be served at a time are taken"
         self._end([turn], Overloaded(text, retry_after_s=retry_after_s))
 
@@ -327,6 +373,7 @@ class Loop:
                 del self.waiting[turn.session]
                 self.seats[turn.track] = turn
                 turn.track.slot, turn.seated_s = self.free.pop(), now
+                self.note(now, "seated", turn.session.id, slot=turn.track.slot, seated=self.seated)
                 with self._blame([turn]):
                     self.runner.open(turn.track.slot, turn.sampling, turn.seed)
             elif self.admission.tired(now - turn.track.arrived_s):
@@ -340,9 +387,16 @@ class Loop:
         for turn in list(self.seats.values()):
             track = turn.track
             if not turn.script.ended:
-                track.text_ready = turn.first_text is not None or turn.script.rows_ready
+                self._look_at_text(turn, now)
             if track.voiced - track.taken >= full:
                 self._look_at_reader(turn, now)
+
+    def _look_at_text(self, turn: Turn, now: float) -> None:
+        """Is there text for the next frame? Sound that waited for it is not late for a while."""
+        ready = turn.first_text is not None or turn.script.rows_ready
+        if ready and not turn.track.text_ready:
+            turn.excused_s = now + self.admission.first_s(self.seated)
+        turn.track.text_ready = ready
 
     def _look_at_reader(self, turn: Turn, now: float) -> None:
         """Has a reader with a full buffer taken something? If not for too long, cut it off."""
@@ -453,8 +507,7 @@ class Loop:
         self.speaking = None
         with self._blame(speaking.turns):
             pcm, now = speaking.sound.result(), self.clock()
-            said_s = self.costs.voice_s(len(pcm), speaking.frames)
-            self.costs.learn("voice", said_s, now - speaking.since_s)
+            self._learn_sound(speaking, now)
             for turn, samples in zip(speaking.turns, pcm, strict=True):
                 self._send(turn, samples, now)
         for turn in speaking.turns:
@@ -464,7 +517,7 @@ class Loop:
 
     def _talked(self, talking: Talking) -> None:
         """Take in what a token step has made."""
-        self._learn(talking)
+        self._learn_tokens(talking)
         for turn, part in talking.laid:
             with self._blame([turn]):
                 turn.track.prefilled = part.result()
@@ -481,19 +534,32 @@ class Loop:
         prompts_s = len(laid) * self.costs.prompt_s
         return prompts_s + (self.costs.frame_s(len(warm)) if warm else 0.0)
 
-    def _learn(self, talking: Talking) -> None:
+    def _learn_tokens(self, talking: Talking) -> None:
         """Correct the costs by a step of one kind; one of both kinds tells nothing of either."""
-        now = self.clock()
+        now, said_s = self.clock(), self._takes_s(talking.laid, talking.turns)
         took_s = now - max(talking.since_s, self.tokens_free_s)
         self.tokens_free_s = now
         if not (talking.laid and talking.turns):
-            kind = "prefill" if talking.laid else "frame"
-            self.costs.learn(kind, self._takes_s(talking.laid, talking.turns), took_s)
+            self.costs.learn("prefill" if talking.laid else "frame", said_s, took_s)
+        rows, prompts = len(talking.turns), len(talking.laid)
+        self.note(
+            now, "step", lane="tokens", rows=rows, prompts=prompts, took_s=took_s, said_s=said_s
+        )
+
+    def _learn_sound(self, speaking: Speaking, now: float) -> None:
+        rows, frames, took_s = len(speaking.turns), speaking.frames, now - speaking.since_s
+        said_s = self.costs.voice_s(rows, frames)
+        self.costs.learn("voice", said_s, took_s)
+        self.note(now, "step", lane="sound", rows=rows, frames=frames, took_s=took_s, said_s=said_s)
 
     def _send(self, turn: Turn, pcm: Pcm, now: float) -> None:
-        frames = turn.track.voicing
+        track, frames = turn.track, turn.track.voicing
         codes, turn.codes = np.stack(turn.codes[:frames]), turn.codes[frames:]
-        turn.track.sent(frames, now)
+        late = track.deadline_s is not None and now > max(track.deadline_s, turn.excused_s)
+        self.counts.late += late
+        slack_s = None if track.deadline_s is None else track.deadline_s - now
+        self.note(now, "chunk", turn.session.id, frames=frames, slack_s=slack_s, late=late)
+        track.sent(frames, now)
         turn.session.outbox.put(Chunk(pcm[: frames * SAMPLES_PER_FRAME].copy(), codes))
         self._finish_if_said(turn)
 
@@ -526,6 +592,9 @@ class Loop:
             self.runner.close(turn.track.slot)
             (self.left if turn.track.voicing else self.free).append(turn.track.slot)
         self.on_done(turn.session)
+        self.note(
+            self.clock(), "done", turn.session.id, reason=reason.value, frames=turn.track.voiced
+        )
         tokens = len(turn.session.prompt_ids)
         done = Done(reason, turn.track.voiced, tokens, turn.seed, error)
         turn.session.outbox.finish(done, drop=drop)

@@ -209,6 +209,22 @@ def stages(
     print(f"written to {output}")
 
 
+@bench.command()
+def link(
+    output: Output,
+    rates: Annotated[str, Opt(help="Requests a second.")] = "20,100",
+    duration_s: Duration = 20.0,
+) -> None:
+    """What a process of its own costs the engine's loop, on a runner as fast as a card."""
+    numbers = _numbers(rates, "--rates")
+    _check_writable(output)
+    from vivace.bench.link import measure  # brings the engine
+
+    result = measure(numbers, duration_s)
+    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {output}")
+
+
 def _record(kind: type[Record], options: Mapping[str, Any]) -> Record:
     """A record from the options that have its fields' names."""
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ every frame that exists, the codec's lane only those that are decoded, since onl
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Protocol
 
 from vivace.config import MOST_CHUNK, Profile
@@ -36,6 +37,7 @@ class Plan:
     frame: tuple[Track, ...] = ()
     voice: tuple[Track, ...] = ()
     voice_frames: int = 0
+    starved: int = 0  # streams left out of a codec step that outlasts what they have in hand
 
     def __bool__(self) -> bool:
         return bool(self.prefill or self.frame or self.voice)
@@ -67,8 +69,8 @@ class Plans(Protocol):
 class Policy:
     """The playback clock's: who would fall silent first goes first.
 
-    On each lane: listeners about to run dry, then those who have heard nothing, oldest first, then
-    the rest by slack. Streams further ahead than `lead_s` only fill what the others leave, until
+    On each lane: listeners about to run dry, then those who hear nothing, oldest first, then the
+    rest by slack. Streams further ahead than `lead_s` only fill what the others leave, until
     half of the `sessions` slots are taken: then it is time that they come to their ends.
     """
 
@@ -85,6 +87,7 @@ class Policy:
         `tracks` are in the order of their arrival.
         """
         if not tracks:
+            self.young, self.pressed, self.due_s = 0, False, math.inf
             return Plan()
         pace = self.pacer.at(len(tracks))
         first = self.pacer.at(min(len(tracks) + self.young, self.sessions)).first
@@ -99,7 +102,8 @@ class Policy:
         if speak:
             tails.sort()
             voice, frames = self._voice(tails, pace, hurry)
-            todo = replace(todo, voice=voice, voice_frames=frames)
+            starved = self._starved(tails, voice, frames)
+            todo = replace(todo, voice=voice, voice_frames=frames, starved=starved)
         return todo
 
     def _rank(
@@ -121,10 +125,12 @@ class Policy:
             voiced, deadline_s = t.voiced, t.deadline_s
             pending = t.made - voiced - t.voicing
             more = t.text_ready and not t.finished
-            heard = deadline_s is not None
-            slack = deadline_s - now + t.voicing * FRAME_S if deadline_s is not None else guard_s
-            young += slack < chunk_s
-            pressed = pressed or (slack < guard_s and more)
+            slack = guard_s if deadline_s is None else deadline_s - now + t.voicing * FRAME_S
+            if heard := deadline_s is not None and slack >= 0.0:
+                pressed = pressed or (slack < guard_s and more)
+            else:  # silence has begun, or has not ended: it goes after those it threatens
+                slack = guard_s
+            young += slack < chunk_s and (more or pending > 0)
             if more:
                 ahead = pending + t.flying
                 if ahead < MOST_PENDING and voiced - t.taken < full:
@@ -184,6 +190,11 @@ class Policy:
             if len(rows) == self.profile.codec_rows:
                 break
         return tuple(rows), frames
+
+    def _starved(self, sound: Ranked, voice: tuple[Track, ...], frames: int) -> int:
+        takes_s = self.costs.voice_s(len(voice), frames) if voice else 0.0
+        due = takewhile(lambda ranked: ranked[0] < takes_s, sound)
+        return sum(t.deadline_s is not None and t not in voice for _, _, t in due)
 
     def _fits(self, t: Track, frames: int, slack_s: float, cost: float, pace: Pace) -> bool:
         """May it join a chunk of so many frames? One that has many more should wait for its own.

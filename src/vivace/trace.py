@@ -1,0 +1,128 @@
+"""Why a session sounded as it did: every decision as a line of JSON, and as a Chrome trace.
+
+A line is one event with its time `t` in seconds. Sessions: `ready` (something to say), `refused`,
+`seated`, `chunk` (sent, with the slack its listener had left), `done`. Lanes: `step` (rows that
+went together, how long it took and was said to take, who was the most pressing and its slack).
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from vivace.errors import InvalidRequest
+
+Event = dict[str, Any]
+
+
+class Note(Protocol):
+    """Takes an event down."""
+
+    def __call__(self, t: float, event: str, session: str | None = None, **fields: object) -> None:
+        """At second `t`, of one session or of a lane."""
+        ...
+
+
+def no_note(t: float, event: str, session: str | None = None, **fields: object) -> None:
+    """Nobody wants to know."""
+
+
+class TraceFile:
+    """Appends events to a file, a whole line each.
+
+    Raises OSError if the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+
+    def __call__(self, t: float, event: str, session: str | None = None, **fields: object) -> None:
+        """Append one."""
+        about = {} if session is None else {"session": session}
+        self._file.write(json.dumps({"t": round(t, 6), "event": event, **about, **fields}) + "\n")
+
+
+def read_trace(path: Path) -> list[Event]:
+    """The events of a file. Raises InvalidRequest for a line that is none."""
+    events = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            event = json.loads(line)
+            event["t"], event["event"]
+        except (ValueError, KeyError, TypeError):
+            raise InvalidRequest(f"{path}, line {number}: not an event of a trace") from None
+        events.append(event)
+    return events
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One session's story, in seconds."""
+
+    session: str
+    waited_s: float | None  # from ready to its slot
+    first_s: float | None  # from ready to its first sound
+    chunks: int
+    least_slack_s: float | None  # what its listener had left when a chunk was sent
+    late: int  # chunks after that
+    reason: str | None
+
+
+def tell(events: Iterable[Event]) -> list[Told]:
+    """The stories, in the order of the sessions' first events."""
+    by_session: dict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        if "session" in event:
+            by_session[event["session"]].append(event)
+    return [_tell(session, its) for session, its in by_session.items()]
+
+
+def _tell(session: str, events: list[Event]) -> Told:
+    def when(name: str) -> float | None:
+        return next((e["t"] for e in events if e["event"] == name), None)
+
+    ready, seated, first = when("ready"), when("seated"), when("chunk")
+    chunks = [e for e in events if e["event"] == "chunk"]
+    slacks = [e["slack_s"] for e in chunks if e["slack_s"] is not None]
+    reason = next((e["reason"] for e in events if e["event"] == "done"), None)
+    return Told(
+        session,
+        None if ready is None or seated is None else seated - ready,
+        None if ready is None or first is None else first - ready,
+        len(chunks),
+        min(slacks, default=None),
+        sum(e["late"] for e in chunks),
+        "refused" if when("refused") is not None else reason,
+    )
+
+
+def chrome(events: Iterable[Event]) -> dict[str, object]:
+    """The same for chrome://tracing or Perfetto: a row per lane and one per session."""
+    return {"traceEvents": [*_names(), *(e for event in events for e in _chrome(event))]}
+
+
+def _names() -> Iterator[Event]:
+    for pid, name in enumerate(("lanes", "sessions"), 1):
+        yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
+
+
+def _chrome(event: Event) -> Iterator[Event]:
+    args = {key: value for key, value in event.items() if key not in ("t", "event", "session")}
+    at_us = event["t"] * 1e6
+    if event["event"] == "step":
+        took_us = event["took_s"] * 1e6
+        name = f"{event['rows']} rows" + (
+            f", {event['frames']} frames" if "frames" in event else ""
+        )
+        lane = {"ph": "X", "pid": 1, "tid": event["lane"], "name": name}
+        yield {**lane, "ts": at_us - took_us, "dur": took_us, "args": args}
+        return
+    row = {"pid": 2, "tid": event["session"], "ts": at_us, "args": args}
+    if event["event"] in ("seated", "done", "refused"):
+        yield {**row, "ph": "E", "name": "waits" if event["event"] != "done" else "speaks"}
+    if event["event"] in ("ready", "seated"):
+        yield {**row, "ph": "B", "name": "waits" if event["event"] == "ready" else "speaks"}
+    if event["event"] == "chunk":
+        yield {**row, "ph": "i", "s": "t", "name": f"{event['frames']} frames"}
