@@ -94,6 +94,7 @@ class EngineConfig:
     session_context: int = 1024  # positions a session fills as a rule; sizes the shared pool
     threads: int = 0  # torch threads on the CPU; 0 is one for a small model, else every core
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
+    trim: bool = True  # drop the silence before the speech where a request does not say
     trace: Path | None = None  # a file that every decision is appended to
     limits: Limits = field(default_factory=Limits)
     profile: Profile = field(default_factory=Profile)

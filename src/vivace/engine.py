@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from vivace.audio.onset import Onset
 from vivace.config import EngineConfig
 from vivace.errors import Overloaded, Unavailable, Unprocessable
 from vivace.host import Build, LoopThread, MakeHost
@@ -134,7 +135,9 @@ class Engine:
         )
         sampling = request.sampling or self.defaults
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        self._admit(Turn(session, script, sampling, seed, Track(self._clock())))
+        trim = self.config.trim if request.trim is None else request.trim
+        onset = Onset() if trim else None
+        self._admit(Turn(session, script, sampling, seed, Track(self._clock()), onset))
         return session
 
     def _most_tokens(self, script: Script) -> int:
