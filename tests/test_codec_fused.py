@@ -127,6 +127,14 @@ def test_what_comes_before_and_after_is_its_twin(device: str, options: dict[str,
         torch.testing.assert_close(a, b, atol=2e-4, rtol=1e-4)
 
 
+def test_fp16_saturates(device: str) -> None:
+    conv = Conv(some(32, 16, device=device).mul(1e4).half(), None)
+    x, slots = some(1, 2, 32, device=device).half(), torch.tensor([0], device=device)
+    for call in (kernels.convolve, twin):
+        out, _ = call(x, conv, memory(16, device), slots)
+        assert out.abs().max() == 65504.0
+
+
 @pytest.mark.parametrize("time", [1, 4, 9])
 def test_depthwise_convolution_is_its_twin(monkeypatch: pytest.MonkeyPatch, time: int) -> None:
     parts = [some(40, seed=i) for i in range(3)]

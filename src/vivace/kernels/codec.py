@@ -71,6 +71,14 @@ def _square_of_sine(x):
     return y * series * series
 
 
+@triton.jit
+def _fitting(x, target):
+    """As `target` stores it: fp16 saturates, as an infinity would turn a stream's past to NaN."""
+    if target.dtype.element_ty == tl.float16:
+        x = tl.minimum(tl.maximum(x, -65504.0), 65504.0)
+    return x.to(target.dtype.element_ty)
+
+
 _ANY = ["rows", "time", "slot_count"]  # no variant of their own for each batch and chunk
 
 
@@ -139,12 +147,12 @@ def _convolve(  # noqa: PLR0912, PLR0915
     if CLAMP:
         total = tl.minimum(tl.maximum(total, -1.0), 1.0)
     if OUT:
-        tl.store(out + at, total.to(out.dtype.element_ty), mask=inside)
+        tl.store(out + at, _fitting(total, out), mask=inside)
     if ACTIVE:
         channel = n % SNAKES
         wave = _square_of_sine(total * tl.load(rate + channel)[None, :])
         total += wave * tl.load(gain + channel)[None, :]
-        tl.store(active + at, total.to(active.dtype.element_ty), mask=inside)
+        tl.store(active + at, _fitting(total, active), mask=inside)
     if REACH > 0:  # the programs share the work of keeping the end of the input
         p = tl.arange(0, REACH_BLOCK)
         parts: tl.constexpr = CHANNELS // K
@@ -243,6 +251,11 @@ def convolve(
     return out, active
 
 
+def _fit(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The twin of `_fitting`."""
+    return x.clamp(-65504.0, 65504.0).to(dtype) if dtype == torch.float16 else x.to(dtype)
+
+
 def _look_back(x: Tensor, reach: int, offset: int, memory: Memory, slots: Tensor) -> Tensor:
     """The inputs before x joined to it, the end of both kept: [B, reach + T, C]."""
     if not reach:
@@ -288,10 +301,10 @@ def _convolve_twin(
         y = y.clamp(-1.0, 1.0)
     nothing = x.new_empty(0)
     if snake is None:
-        return y.to(out_dtype or dtype), nothing
+        return _fit(y, out_dtype or dtype), nothing
     channels = y.unflatten(2, (-1, len(snake.rate)))
     active = channels + torch.sin(channels * snake.rate).square() * snake.gain
-    return y.to(out_dtype or dtype) if keep else nothing, active.flatten(2).to(dtype)
+    return _fit(y, out_dtype or dtype) if keep else nothing, _fit(active.flatten(2), dtype)
 
 
 @triton.jit(do_not_specialize=["time", "slot_count"])
