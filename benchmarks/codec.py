@@ -9,6 +9,7 @@ import json
 import math
 import statistics
 import subprocess
+import time
 from collections.abc import Callable
 
 import torch
@@ -131,6 +132,10 @@ def snr_db(dtype: torch.dtype) -> float:
 @torch.inference_mode()
 def main() -> None:
     """All variants as JSON."""
+    fresh = FusedCodec(random_codec(), SLOTS)
+    began = time.perf_counter()
+    fresh.compile(SHAPES)
+    compiled_s = round(time.perf_counter() - began, 1)
     variants = [*plain(torch.float32), *plain(torch.float16)]
     variants += [*fused(torch.float16, SHAPES), *fused(torch.bfloat16, PLAIN)]
     result = {
@@ -138,6 +143,7 @@ def main() -> None:
         "commit": subprocess.getoutput("git rev-parse --short HEAD"),
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
+        "compiled_s": compiled_s,  # for all shapes below, or loaded if they were compiled before
         "snr_db": {str(dtype): snr_db(dtype) for dtype in (torch.float16, torch.bfloat16)},
         "variants": variants,
     }
