@@ -107,6 +107,7 @@ def plain(dtype: torch.dtype) -> list[dict[str, object]]:
 def fused(dtype: torch.dtype, shapes: list[tuple[int, int]]) -> list[dict[str, object]]:
     """The fused codec, as graphs."""
     codec, out = FusedCodec(random_codec(), SLOTS, dtype), []
+    codec.compile(shapes)
     kind = str(dtype).removeprefix("torch.")
     for rows, frames in shapes:
         codes, slots = some_codes(rows, frames), torch.arange(rows, device="cuda")
@@ -119,6 +120,7 @@ def snr_db(dtype: torch.dtype) -> float:
     """Over 32 frames of four rows in chunks of four."""
     codec = random_codec()
     ours, state, slots = FusedCodec(codec, 4, dtype), codec.fresh(4), torch.arange(4, device="cuda")
+    ours.compile([(4, 4)])
     signal = noise = 0.0
     for _ in range(8):
         codes = some_codes(4, 4)

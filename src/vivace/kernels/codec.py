@@ -389,7 +389,8 @@ def refine(x: Tensor, layer: Depthwise, memory: Memory, slots: Tensor) -> Tensor
     out = torch.empty_like(x)
     _launch(
         _refine, (rows, time), x, memory.past, slots, memory.turn,
-        layer.weight, layer.bias, layer.gain, layer.shift, out, time, memory.past.shape[1], memory.past.shape[2], layer.offset, layer.eps,
+        layer.weight, layer.bias, layer.gain, layer.shift, out,
+        time, memory.past.shape[1], memory.past.shape[2], layer.offset, layer.eps,
         CHANNELS=channels, BLOCK=triton.next_power_of_2(channels), TAPS=taps, num_warps=4,
     )  # fmt: skip
     return out
@@ -478,7 +479,8 @@ def attend(qkv: Tensor, window: Window, layer: int, memory: Memory, slots: Tenso
     out = qkv.new_empty(rows, time, w.heads * w.head_dim)
     _launch(
         _attend, (rows, w.heads), qkv, memory.keys[layer], memory.values[layer], slots,
-        memory.position, w.frequency, out, time, w.head_dim**-0.5, HEADS=w.heads, KV=w.kv_heads, D=w.head_dim,
+        memory.position, w.frequency, out,
+        time, w.head_dim**-0.5, HEADS=w.heads, KV=w.kv_heads, D=w.head_dim,
         BLOCK=triton.next_power_of_2(w.head_dim), WINDOW=w.window, RING=ring,
         T=max(16, triton.next_power_of_2(time)), num_warps=4,
     )  # fmt: skip
