@@ -51,6 +51,12 @@ SMALL = CodecSpec(
 )  # fmt: skip
 
 
+@pytest.fixture(autouse=True)
+def exact_twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card the library's convolutions would round their inputs."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 @pytest.fixture
 def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"

@@ -481,7 +481,7 @@ def attend(qkv: Tensor, window: Window, layer: int, memory: Memory, slots: Tenso
         _attend, (rows, w.heads), qkv, memory.keys[layer], memory.values[layer], slots,
         memory.position, w.frequency, out,
         time, w.head_dim**-0.5, HEADS=w.heads, KV=w.kv_heads, D=w.head_dim,
-        BLOCK=triton.next_power_of_2(w.head_dim), WINDOW=w.window, RING=ring,
+        BLOCK=max(16, triton.next_power_of_2(w.head_dim)), WINDOW=w.window, RING=ring,
         T=max(16, triton.next_power_of_2(time)), num_warps=4,
     )  # fmt: skip
     return out
