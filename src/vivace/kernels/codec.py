@@ -209,7 +209,10 @@ class _Tile(NamedTuple):
 
 
 def _tile(rows: int, width: int, channels: int) -> _Tile:
-    """What was best on one H200 for the layers of the published codec; few, as each is compiled."""
+    """What was best on one H200 for the layers of the published codec.
+
+    Few, as each is compiled; none takes more than the 99 KB that the smallest cards have a block.
+    """
     most = channels & -channels
     if rows > 4096:
         k = min(most, 64)
@@ -220,7 +223,7 @@ def _tile(rows: int, width: int, channels: int) -> _Tile:
         return _Tile(128, 128, k, 8, 3)
     if rows <= 32:
         n = 64 if width >= 64 * LEAST_TILES else 32 if width >= 2048 else 16
-        return _Tile(16 if rows <= 16 else 32, n, min(most, 256), 4, 3)
+        return _Tile(16 if rows <= 16 else 32, n, min(most, 128 if n == 64 else 256), 4, 3)
     few = triton.cdiv(rows, 64) * triton.cdiv(width, 64) < LEAST_TILES
     return _Tile(64, 16 if few or width <= 16 else 64, min(most, 64), 4, 6)
 
@@ -239,7 +242,6 @@ def convolve(
     snake: Snake | None = None,
     keep: bool = True,
     out_dtype: torch.dtype | None = None,
-    tile: _Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The convolution of x [B, T, C], and the snake of it; both are [B, T, out].
 
@@ -255,7 +257,7 @@ def convolve(
         )
     out = x.new_empty((rows, time, width) if keep else 0, dtype=out_dtype or x.dtype)
     active = x.new_empty((rows, time, width) if snake else 0)
-    tile = tile or _tile(rows * time, width, conv.channels)
+    tile = _tile(rows * time, width, conv.channels)
     nothing = conv.weight
     grid = (triton.cdiv(rows * time, tile.m) * triton.cdiv(width, tile.n),)
     _launch(
