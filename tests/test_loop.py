@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.runners import SPEC, Bytes, FakeRunner, SlowRunner
 
-from vivace.audio.onset import HOP, Onset
+from vivace.audio.onset import HOP
 from vivace.config import EngineConfig, Profile
 from vivace.errors import EngineFailure, Unavailable, Unprocessable
 from vivace.loop import Cancel, Loop, More, Turn
@@ -68,8 +68,7 @@ class Bench:
         )
         script = Script(SPEC, request, Bytes())
         assert isinstance(sampling, Sampling)
-        onset = Onset() if request.trim else None
-        self.loop.tell(Turn(session, script, sampling, next(self.seeds), Track(self.now), onset))
+        self.loop.tell(Turn(session, script, sampling, next(self.seeds), Track(self.now)))
         if text is not None:
             session.append(text)
             session.end()

@@ -5,13 +5,12 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from vivace.audio.onset import Onset
 from vivace.config import EngineConfig
 from vivace.errors import Overloaded, Unavailable, Unprocessable
 from vivace.host import Build, LoopThread, MakeHost
@@ -123,6 +122,8 @@ class Engine:
         when every slot and every place in the queue is taken, Unavailable after `close`.
         """
         request = resolve(self.spec, request or SpeechRequest(), self.config.limits)
+        if request.trim is None:
+            request = replace(request, trim=self.config.trim)
         script = Script(self.spec, request, self._tokenizer)
         most_tokens = self._most_tokens(script)
         session = Session(
@@ -135,9 +136,7 @@ class Engine:
         )
         sampling = request.sampling or self.defaults
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        trim = self.config.trim if request.trim is None else request.trim
-        onset = Onset() if trim else None
-        self._admit(Turn(session, script, sampling, seed, Track(self._clock()), onset))
+        self._admit(Turn(session, script, sampling, seed, Track(self._clock())))
         return session
 
     def _most_tokens(self, script: Script) -> int:

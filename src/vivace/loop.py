@@ -153,15 +153,18 @@ class Turn:
     sampling: Sampling
     seed: int
     track: Track
-    onset: Onset | None = None  # trims the silence before the speech
     first_text: int | None = None  # the text id under the first frame, from the prompt
     positions: int = 0  # of its context in use
     reason: FinishReason = FinishReason.STOP
     codes: list[Codes] = field(default_factory=list)  # made and not yet decoded, [16] each
     seated_s: float = 0.0  # when it got its slot
+    onset: Onset | None = field(init=False)  # trims the silence before the speech
     unheard: list[Codes] = field(default_factory=list)  # decoded, their sound held back by `onset`
     excused_s: float = 0.0  # until when silence is for want of text
     stalled_s: float | None = None  # when its reader last took from a full buffer
+
+    def __post_init__(self) -> None:
+        self.onset = Onset() if self.session.request.trim else None
 
     def next_text(self) -> int:
         """The text id under the next frame."""
