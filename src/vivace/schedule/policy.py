@@ -57,6 +57,11 @@ class Plans(Protocol):
         ...
 
     @property
+    def lead_s(self) -> float:
+        """How much sound to begin with, so that the next comes in time."""
+        ...
+
+    @property
     def due_s(self) -> float:
         """When to plan again, even if nothing happens until then."""
         ...
@@ -78,6 +83,7 @@ class Policy:
         self.profile, self.costs, self.sessions = profile, costs, sessions
         self.pacer = Pacer(profile, costs)
         self.young = 0  # sessions at the last look that had less in hand than a chunk
+        self.lead_s = 0.0  # how much sound to begin with
         self.pressed = False  # was one of them about to fall silent
         self.due_s = math.inf  # when the first that waits for a fuller chunk must be served
 
@@ -90,7 +96,8 @@ class Policy:
             self.young, self.pressed, self.due_s = 0, False, math.inf
             return Plan()
         pace = self.pacer.at(len(tracks))
-        first = self.pacer.at(min(len(tracks) + self.young, self.sessions)).first
+        early = self.pacer.at(min(len(tracks) + self.young, self.sessions))
+        first, self.lead_s = early.first, early.lead_s
         cold, heads, tails = self._rank(tracks, now, pace, first)
         pressing = bool(cold) or (bool(heads) and min(heads)[0] <= pace.guard_s)
         hurry = pressing and 2 * len(tracks) <= self.sessions
@@ -133,11 +140,11 @@ class Policy:
             young += slack < chunk_s and (more or pending > 0)
             if more:
                 ahead = pending + t.flying
-                if ahead < MOST_PENDING and voiced - t.taken < full:
+                if ahead < MOST_PENDING and voiced - t.held - t.taken < full:
                     late = slack if heard or t.made < first else 0.0
                     talk.append((late + ahead * FRAME_S, i, t))
             if pending and not t.voicing:
-                due = chunk if heard else first
+                due = chunk if heard else 1 if t.held else first
                 if not more or pending >= due or (heard and slack < guard_s):
                     sound.append((slack, i, t))
                 elif heard and slack < soon_s:
