@@ -41,6 +41,10 @@ Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Threads = Annotated[
     int, typer.Option(min=0, help="CPU threads; 0: one for a small model, else every core.")
 ]
+Normalize = Annotated[
+    bool,
+    typer.Option("--normalize/--no-normalize", help="Take markdown, emoji and tags out of texts."),
+]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is a free one.")]
 
@@ -106,6 +110,7 @@ def say(
     dump: Annotated[
         Path | None, typer.Option(help="An .npz for codes, pcm and prompt ids.", metavar="FILE")
     ] = None,
+    normalize: Normalize = DEFAULTS.normalize,
     device: Device = "auto",
     dtype: Dtype = "auto",
     threads: Threads = 0,
@@ -118,7 +123,9 @@ def say(
     from vivace.engine import Engine  # brings torch: not before we know what to say
 
     log_to_stderr(logging.WARNING)
-    config = EngineConfig(device=device, dtype=dtype, threads=threads, max_sessions=1)
+    config = EngineConfig(
+        device=device, dtype=dtype, threads=threads, max_sessions=1, normalize=normalize
+    )
     with Engine(model, config=config, revision=revision, offline=offline) as engine:
         request = _request(engine, voice, language, instruct, text_mode, greedy, seed, max_frames)
         said = write_speech(engine.say(words, request), output, dump)
@@ -203,6 +210,7 @@ def serve(
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Engine and HTTP in one process.")
     ] = False,
+    normalize: Normalize = DEFAULTS.normalize,
 ) -> None:
     """Serve speech over HTTP."""
     from vivace.server.serve import address_of, bind, run
@@ -222,6 +230,7 @@ def serve(
         slo_ttfa_s=slo_ttfa_ms / 1e3,
         profile=profile_of(profile),
         trace=trace,
+        normalize=normalize,
     )
     with Engine(
         model,

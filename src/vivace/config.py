@@ -92,6 +92,8 @@ class EngineConfig:
     slo_ttfa_s: float = 3.0  # a newcomer who would wait longer for its first sound is refused
     max_context: int = 8192  # positions one session may fill: prompt rows and frames
     session_context: int = 1024  # positions a session fills as a rule; sizes the shared pool
+    normalize: bool = True  # take markdown, emoji and tags out of texts, unless a request says no
+    piece_s: float = 0.0  # speech from one prompt, about; 0 is what the checkpoint is good for
     threads: int = 0  # torch threads on the CPU; 0 is one for a small model, else every core
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
     trace: Path | None = None  # a file that every decision is appended to
@@ -101,7 +103,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _check(self, 1, "max_sessions", "session_context")
         _check(self, 64, "max_context")
-        _check(self, 0, "max_queue", "threads", "stall_s", "slo_ttfa_s")
+        _check(self, 0, "piece_s", "max_queue", "threads", "stall_s", "slo_ttfa_s")
 
 
 @dataclass(frozen=True, slots=True)

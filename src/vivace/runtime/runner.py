@@ -99,6 +99,7 @@ class Runner:
         self.later_draws = _Draws(slots, spec.predictor.vocab, self.device)
         self.ring = per_slot(RING, spec.codebooks)
         self.made, self.voiced = [0] * slots, [0] * slots
+        self.least = [0] * slots  # frames before an end of speech, of each prompt
         self.codec_state = codec.fresh(slots)
         self.prompts = [self.next_input[:0]] * slots  # rows not yet laid down
         self.begun: list[Future[None]] = [Future()] * slots
@@ -134,7 +135,7 @@ class Runner:
         for tensor in (self.position, self.frames, self.seen, *self.codec_state):
             tensor[slot] = 0
         self.seed[slot] = seed
-        self.min_frames[slot] = sampling.min_frames
+        self.min_frames[slot] = self.least[slot] = sampling.min_frames
         self.penalty[slot] = max(sampling.repetition_penalty, LEAST_PENALTY)
         s = sampling
         self.first_draws.set(slot, s.temperature, s.top_k, s.top_p)
@@ -151,7 +152,8 @@ class Runner:
     def begin(self, slot: int, prompt: Prompt) -> None:
         """Take a prompt, whose last row the first frame takes; the others wait for `prefill`.
 
-        A clone's reference also goes through the codec, so that speech continues its sound.
+        A slot that has spoken takes the next one with an empty context; its sound goes on. A
+        clone's reference goes through the codec before the first, so that speech continues it.
         """
         self.begun[slot] = self.tokens.submit(self._begin, slot, prompt)
 
@@ -159,7 +161,11 @@ class Runner:
     def _begin(self, slot: int, prompt: Prompt) -> None:
         x, self.next_input[slot] = self._embed(prompt)
         self.prompts[slot] = x[:-1]
-        if prompt.ref_codes is not None:
+        self.position[slot], self.seen[slot] = 0, False
+        # Frames keep their numbers, and with them their draws and their places in the ring.
+        self.frames[slot] = prompt.after
+        self.min_frames[slot] = prompt.after + self.least[slot]
+        if prompt.ref_codes is not None and not prompt.after:
             codes = torch.as_tensor(prompt.ref_codes, device=self.device)[None]
             self._decode([slot], codes)
 
