@@ -99,10 +99,11 @@ class Policy:
         early = self.pacer.at(min(len(tracks) + self.young, self.sessions))
         first, self.lead_s = early.first, early.lead_s
         cold, heads, tails = self._rank(tracks, now, pace, first)
-        pressing = bool(cold) or (bool(heads) and min(heads)[0] <= pace.guard_s)
+        pressing = min(cold + heads, default=(math.inf,))[0] <= pace.guard_s
         hurry = pressing and 2 * len(tracks) <= self.sessions
         todo = Plan()
         if talk:
+            cold.sort()
             heads.sort()
             prefill = self._prefill(cold, heads, pace)
             todo = replace(todo, prefill=prefill, frame=self._frame(heads, hurry))
@@ -115,9 +116,9 @@ class Policy:
 
     def _rank(
         self, tracks: Sequence[Track], now: float, pace: Pace, first: int
-    ) -> tuple[list[Track], Ranked, Ranked]:
-        """Prompts to lay down, and who is due on each lane with its slack. One pass: it is hot."""
-        cold: list[Track] = []
+    ) -> tuple[Ranked, Ranked, Ranked]:
+        """Prompts to lay down, and who is due on each lane, with its slack. One pass: it is hot."""
+        cold: Ranked = []
         talk: Ranked = []
         sound: Ranked = []
         guard_s = pace.guard_s + 1e-6  # so that `due_s` itself is not too early
@@ -125,10 +126,6 @@ class Policy:
         pressed, soon_s = False, math.inf
         full = self.profile.ahead_frames
         for i, t in enumerate(tracks):
-            if not t.prefilled:
-                if not t.laying:
-                    cold.append(t)
-                continue
             voiced, deadline_s = t.voiced, t.deadline_s
             pending = t.made - voiced - t.voicing
             more = t.text_ready and not t.finished
@@ -138,6 +135,10 @@ class Policy:
             else:  # silence has begun, or has not ended: it goes after those it threatens
                 slack = guard_s
             young += slack < chunk_s and (more or pending > 0)
+            if not t.prefilled:
+                if more and not t.laying:
+                    cold.append((slack + pending * FRAME_S if heard else pace.guard_s, i, t))
+                more = False  # between two pieces of a text
             if more:
                 ahead = pending + t.flying
                 if ahead < MOST_PENDING and voiced - t.held - t.taken < full:
@@ -150,16 +151,21 @@ class Policy:
                 elif heard and slack < soon_s:
                     soon_s = slack
         self.due_s = now + soon_s - pace.guard_s
-        self.young, self.pressed = young + len(cold), pressed
+        self.young, self.pressed = young, pressed
         return cold, talk, sound
 
-    def _prefill(self, cold: list[Track], talk: Ranked, pace: Pace) -> tuple[Track, ...]:
-        """As many prompts as fit before the talker must be back at its most pressing stream."""
+    def _prefill(self, cold: Ranked, talk: Ranked, pace: Pace) -> tuple[Track, ...]:
+        """As many prompts as fit before the talker must be back at its most pressing stream.
+
+        At least one if its own listener, who hears the piece before it, is the most pressing.
+        """
         each_s = self.costs.prompt_s
         fair = max(1, min(self.profile.prefills, int(pace.turn_s / each_s)))
         if talk:
             fair = min(fair, max(0, int((talk[0][0] - pace.turn_s) / each_s)))
-        return tuple(cold[:fair])
+        if cold and talk and cold[0][0] < min(talk[0][0], pace.guard_s):
+            fair = max(fair, 1)
+        return tuple(t for _, _, t in cold[:fair])
 
     def _frame(self, talk: Ranked, hurry: bool) -> tuple[Track, ...]:
         """The most pressing; streams far ahead join where they cost the others little."""
