@@ -81,7 +81,9 @@ def test_stop_frees_the_session(stage: Stage, by: str) -> None:
     if by == "key":
         page.keyboard.press("Escape")
     else:
+        page.get_by_label("Text").fill("")  # a form that could not be sent
         page.get_by_role("button", name="Stop").click()
+        page.get_by_label("Text").fill("Again.")
     assert session.cancelled.wait(timeout=30)
     stage.wait("idle")
     stage.engine.play = Play()
@@ -108,6 +110,7 @@ def test_what_went_wrong_is_said(stage: Stage) -> None:
     alert = page.get_by_role("alert")
     alert.wait_for()
     assert alert.inner_text() == "Every place is taken."
+    assert page.inner_text("#first dd >> nth=0") == "–"
     stage.engine.play = Play(chunks=9, open_gates=2, fault_at=2)
     session = stage.speak()
     stage.wait("dry")

@@ -79,6 +79,7 @@ function finish(mine) {
   document.body.dataset.state = "idle";
   $("speak").textContent = "Speak";
   $("replay").disabled = $("download").disabled = !kept.length;
+  document.querySelectorAll("dd").forEach((dd) => (dd.textContent = dd.textContent.replace("…", "–")));
 }
 
 /** Clear the stage and return the meters of one request, asked at `asked` ms. */
@@ -155,6 +156,7 @@ async function speak() {
   } catch (error) {
     if (leave.signal.aborted) return;
     complain(words(error, answered));
+    say("");
     finish(mine);
     leave.abort();
   }
@@ -223,8 +225,12 @@ async function furnish() {
 $("form").addEventListener("input", writeCalls);
 $("form").addEventListener("submit", (event) => {
   event.preventDefault();
-  if (run) stop();
-  else speak();
+  speak();
+});
+$("speak").addEventListener("click", (event) => {
+  if (!run) return;
+  event.preventDefault(); // a form that cannot be sent can still be stopped
+  stop();
 });
 $("form").addEventListener("click", ({ target }) => {
   if (!target.dataset.say) return;

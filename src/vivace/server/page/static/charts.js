@@ -71,11 +71,11 @@ export function waveform(canvas) {
 export function level(canvas) {
   let points = []; // [s since the first, s buffered]
   let gaps = [];
+  let highest = 0.5; // s
 
   const draw = sheet(canvas, (pen, width, height, colour) => {
     const floor = height - 20;
     const longest = Math.max(4, points.at(-1)?.[0] ?? 0);
-    const highest = Math.max(0.5, ...points.map(([, buffered]) => buffered));
     const x = (s) => (s / longest) * width;
     const y = (s) => floor - (s / highest) * (floor - HEADROOM);
 
@@ -97,7 +97,7 @@ export function level(canvas) {
       pen.globalAlpha = 1;
     }
 
-    const tick = TICKS.findLast((seconds) => seconds <= highest) ?? highest;
+    const tick = TICKS.findLast((seconds) => seconds <= highest);
     pen.fillStyle = colour("line");
     pen.fillRect(0, floor, width, 1);
     pen.fillRect(0, y(tick), width, 1);
@@ -114,9 +114,11 @@ export function level(canvas) {
     clear() {
       points = [];
       gaps = [];
+      highest = 0.5;
     },
     add(ms, buffered) {
       points.push([ms / 1000, buffered / RATE]);
+      highest = Math.max(highest, buffered / RATE);
     },
     gap(ms, samples) {
       gaps.push([ms / 1000, samples / RATE]);
