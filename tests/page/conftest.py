@@ -54,10 +54,14 @@ class Stage:
         self.page.wait_for_selector(f"body[data-state={state}]")
 
 
+def find_chromium() -> str | None:
+    """The path of a Chromium."""
+    return os.environ.get("VIVACE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+
+
 @pytest.fixture(scope="session")
 def chromium() -> str:
-    """The path of a Chromium."""
-    path = os.environ.get("VIVACE_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+    path = find_chromium()
     if path is None:
         pytest.skip("no Chromium on this machine: see CONTRIBUTING.md")
     return path

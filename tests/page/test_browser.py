@@ -181,6 +181,19 @@ def test_the_other_call_comes_by_the_keyboard(stage: Stage) -> None:
     assert page.locator("#python").is_visible() and not page.locator("#curl").is_visible()
 
 
+@pytest.mark.parametrize("secure", [True, False], ids=["clipboard", "plain http"])
+def test_the_call_is_copied(stage: Stage, secure: bool) -> None:
+    stage.page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=stage.url)
+    page = stage.open()
+    if not secure:
+        page.evaluate("Object.defineProperty(navigator, 'clipboard', { configurable: true })")
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_text("Copied.").wait_for()
+    if not secure:
+        page.evaluate("delete navigator.clipboard")
+    assert page.evaluate("navigator.clipboard.readText()") == page.inner_text("#curl")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 768, 1280])
 def test_the_layout_has_its_landmarks(stage: Stage, width: int, scheme: str) -> None:

@@ -20,7 +20,9 @@ let kept = []; // Int16Array pieces of the last speech
 function fields() {
   const form = new FormData($("form"));
   const filled = [...form].filter(([, value]) => value.trim());
-  return Object.fromEntries(filled.filter(([name, value]) => name !== "language" || value !== "auto"));
+  return Object.fromEntries(
+    filled.filter(([name, value]) => name !== "language" || value !== "auto"),
+  );
 }
 
 function writeCalls() {
@@ -79,7 +81,6 @@ function finish(mine) {
   document.body.dataset.state = "idle";
   $("speak").textContent = "Speak";
   $("replay").disabled = $("download").disabled = !kept.length;
-  document.querySelectorAll("dd").forEach((dd) => (dd.textContent = dd.textContent.replace("…", "–")));
 }
 
 /** Clear the stage and return the meters of one request, asked at `asked` ms. */
@@ -87,8 +88,8 @@ function meters(asked) {
   kept = [];
   wave.clear();
   buffer.clear();
-  show("first", "…", "from your click to your ears");
-  show("speed", "…", "sound made per second");
+  show("first", "–", "from your click to your ears");
+  show("speed", "–", "sound made per second");
   show("gaps", "0", "times the sound ran dry");
   const made = { samples: 0, firstByte: 0 };
 
@@ -98,14 +99,22 @@ function meters(asked) {
       made.samples += pcm.length;
       kept.push(pcm);
       const took = performance.now() - asked;
-      show("speed", `${((made.samples / RATE / took) * 1000).toFixed(1)} ×`, `${s(made.samples)} of sound in ${s((took * RATE) / 1000)}`);
+      show(
+        "speed",
+        `${((made.samples / RATE / took) * 1000).toFixed(1)} ×`,
+        `${s(made.samples)} of sound in ${s((took * RATE) / 1000)}`,
+      );
     },
     played({ heard, gaps, silent, buffered, done }) {
       if (heard) {
         const server = made.firstByte - asked;
         const quiet = (heard.sample / RATE) * 1000;
         const player = Math.max(0, heard.at - asked - server - quiet);
-        show("first", ms(heard.at - asked), `server ${ms(server)}, quiet onset ${ms(quiet)}, player ${ms(player)}`);
+        show(
+          "first",
+          ms(heard.at - asked),
+          `server ${ms(server)}, quiet onset ${ms(quiet)}, player ${ms(player)}`,
+        );
         say(`First sound after ${ms(heard.at - asked)}.`);
       }
       if (gaps) show("gaps", gaps, `${ms((silent / RATE) * 1000)} of silence in all`);
@@ -140,12 +149,18 @@ async function speak() {
   begin(mine);
   say("Asked for speech.");
   const opening = openPlayer(follow(mine, meter.played));
-  leave.signal.addEventListener("abort", async () => (await opening).stop());
+  const hush = () =>
+    opening.then(
+      (player) => player.stop(),
+      () => {},
+    ); // or there never was one
+  leave.signal.addEventListener("abort", hush);
   try {
     const response = await request(leave.signal);
     answered = true;
     const player = await opening;
     for await (const pcm of samples(response.body)) {
+      if (leave.signal.aborted) return;
       meter.arrived(pcm);
       const sound = toFloat(pcm);
       wave.add(sound);
@@ -189,7 +204,7 @@ function download() {
   link.href = URL.createObjectURL(wavFile(kept));
   link.download = "vivace.wav";
   link.click();
-  URL.revokeObjectURL(link.href);
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // Safari reads it later
 }
 
 async function copy() {

@@ -80,7 +80,8 @@ export function level(canvas) {
     const y = (s) => floor - (s / highest) * (floor - HEADROOM);
 
     pen.fillStyle = colour("bad");
-    for (const [at, lasted] of gaps) pen.fillRect(x(at - lasted), HEADROOM, Math.max(2, x(lasted)), floor - HEADROOM);
+    for (const [at, lasted] of gaps)
+      pen.fillRect(x(at - lasted), HEADROOM, Math.max(2, x(lasted)), floor - HEADROOM);
 
     pen.beginPath();
     points.forEach(([t, buffered]) => pen.lineTo(x(t), y(buffered)));

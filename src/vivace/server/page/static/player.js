@@ -92,7 +92,10 @@ function scheduledPlayer(report) {
       const loud = heard ? -1 : pcm.findIndex((sample) => Math.abs(sample) >= AUDIBLE);
       if (loud >= 0) {
         heard = true;
-        report({ ...state(), heard: { at: wallClock(start + loud / RATE), sample: queued + loud } });
+        report({
+          ...state(),
+          heard: { at: wallClock(start + loud / RATE), sample: queued + loud },
+        });
       }
       queued += pcm.length;
       until = start + pcm.length / RATE;
