@@ -1,5 +1,6 @@
 // Two ways to play a stream: an AudioWorklet, or, where the browser has none (plain http from
-// another machine), buffers scheduled one behind the other. Both start at once and count gaps.
+// another machine), buffers scheduled one behind the other. Both start at once, count gaps, and
+// wait for a little more before they go on after one.
 //
 // A player has push(pcm), end() and stop(), and calls `report` with
 //   { played, buffered, dry }   samples, samples, whether it waits for more
@@ -10,6 +11,7 @@
 import { RATE } from "./sound.js";
 
 const AUDIBLE = 0.008;
+const REFILL_S = 0.16;
 const REPORT_MS = 37;
 
 let context;
@@ -83,8 +85,9 @@ function scheduledPlayer(report) {
       const buffer = context.createBuffer(1, pcm.length, RATE);
       buffer.copyToChannel(pcm, 0);
       const source = new AudioBufferSourceNode(context, { buffer });
-      const start = Math.max(until, context.currentTime);
-      if (until && start > until) report({ ...state(), gap: Math.round((start - until) * RATE) });
+      const late = until > 0 && until < context.currentTime;
+      const start = late ? context.currentTime + REFILL_S : Math.max(until, context.currentTime);
+      if (late) report({ ...state(), gap: Math.round((start - until) * RATE) });
       source.connect(context.destination);
       source.start(start);
       source.onended = () => sources.delete(source);

@@ -1,7 +1,10 @@
 // Plays pieces of sound as soon as they come, without a buffer to fill first, and counts honestly
-// how often and for how long it had nothing to play. Posts its state some 25 times a second.
+// how often and for how long it was silent in between. Once it ran dry it waits for a little more
+// than the next piece: one long gap is easier to listen through than many short ones. Posts its
+// state some 25 times a second.
 
 const AUDIBLE = 0.008; // the peak of a sine at -45 dBFS
+const REFILL = 3840; // samples that end a gap: 160 ms
 const REPORT_FRAMES = 896; // 7 quanta, 37 ms
 
 class Speaker extends AudioWorkletProcessor {
@@ -42,7 +45,10 @@ class Speaker extends AudioWorkletProcessor {
   }
 
   fill(out) {
-    if (this.gap && this.buffered) this.resume();
+    if (this.gap && this.buffered) {
+      if (this.buffered < REFILL && !this.ended) return 0;
+      this.resume();
+    }
     let filled = 0;
     while (filled < out.length && this.pieces.length) {
       const piece = this.pieces[0];
