@@ -79,9 +79,11 @@ export function level(canvas) {
     const x = (s) => (s / longest) * width;
     const y = (s) => floor - (s / highest) * (floor - HEADROOM);
 
+    pen.globalAlpha = 0.5;
     pen.fillStyle = colour("bad");
     for (const [at, lasted] of gaps)
       pen.fillRect(x(at - lasted), HEADROOM, Math.max(2, x(lasted)), floor - HEADROOM);
+    pen.globalAlpha = 1;
 
     pen.beginPath();
     points.forEach(([t, buffered]) => pen.lineTo(x(t), y(buffered)));
