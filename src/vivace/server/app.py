@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -17,6 +16,7 @@ from vivace.errors import VivaceError
 from vivace.server.body import read_json
 from vivace.server.names import models
 from vivace.server.order import read_order
+from vivace.server.page.routes import page_routes
 from vivace.server.replies import WithRequestId, failed, not_routed, refused
 from vivace.server.speaking import Speaking
 
@@ -34,7 +34,7 @@ def create_app(
     routes = Routes(engine, config or ServerConfig(), draining)
     app = Starlette(
         routes=[
-            Route("/", routes.hint),
+            *page_routes(engine),
             Route("/health", routes.health),
             Route("/ready", routes.ready),
             Route("/v1/models", routes.models),
@@ -90,20 +90,3 @@ class Routes:
     async def voices(self, request: Request) -> Response:
         """The checkpoint's voices."""
         return JSONResponse({"voices": [asdict(voice) for voice in self._engine.voices]})
-
-    async def hint(self, request: Request) -> Response:
-        """What this is, for who opens the address in a browser."""
-        return JSONResponse(
-            {
-                "vivace": version("vivace"),
-                "model": self._engine.model_id,
-                "speak": 'POST /v1/audio/speech {"input": "Hello."}',
-                "routes": [
-                    "/v1/models",
-                    "/v1/audio/models",
-                    "/v1/audio/voices",
-                    "/health",
-                    "/ready",
-                ],
-            }
-        )
