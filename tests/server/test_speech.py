@@ -8,17 +8,20 @@ import wave
 import httpx
 import numpy as np
 import pytest
+from tests.audio.heard import by_ffmpeg
 from tests.fakes import FakeEngine, Play, sound
 
-from vivace.audio.wav import to_s16le, wav_header
+from vivace.audio.encode import FORMATS, Voicing
+from vivace.audio.wav import wav_header
 from vivace.types import FinishReason
 
 SPEECH = "/v1/audio/speech"
 FRAME_BYTES = 1920 * 2
 
 
-def speech(chunks: int) -> bytes:
-    return b"".join(to_s16le(sound(index).pcm) for index in range(chunks))
+def speech(chunks: int, form: str = "pcm") -> bytes:
+    voicing = Voicing(FORMATS[form])
+    return b"".join(voicing.encode(sound(n).pcm) for n in range(chunks)) + voicing.finish()
 
 
 def test_pcm_is_the_samples_and_nothing_else(client: httpx.Client) -> None:
@@ -29,11 +32,57 @@ def test_pcm_is_the_samples_and_nothing_else(client: httpx.Client) -> None:
     assert reply.content == speech(3)
 
 
-@pytest.mark.parametrize("fields", [{}, {"response_format": None}, {"response_format": "WAV"}])
-def test_wav_is_the_default(client: httpx.Client, fields: dict[str, object]) -> None:
+@pytest.mark.parametrize("fields", [{}, {"response_format": None}, {"response_format": "MP3"}])
+def test_case_59_mp3_is_the_default(client: httpx.Client, fields: dict[str, object]) -> None:
     reply = client.post(SPEECH, json={"input": "Hello.", **fields})
-    assert reply.headers["content-type"] == "audio/wav"
-    assert reply.content == wav_header() + speech(3)
+    assert reply.headers["content-type"] == "audio/mpeg"
+    assert reply.content[:2] == b"\xff\xfb"  # a frame of MPEG-1 layer III
+    assert reply.content == speech(3, "mp3")
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "magic"),
+    [
+        ("mp3", "audio/mpeg", b"\xff\xfb"),
+        ("opus", "audio/ogg", b"OggS"),
+        ("aac", "audio/aac", b"\xff\xf1"),
+        ("flac", "audio/flac", b"fLaC"),
+        ("wav", "audio/wav", b"RIFF"),
+        ("pcm", "audio/pcm", b""),
+        ("mulaw", "audio/PCMU", b""),
+        ("alaw", "audio/PCMA", b""),
+    ],
+)
+def test_every_format_streams_what_its_encoder_makes(
+    client: httpx.Client, form: str, kind: str, magic: bytes
+) -> None:
+    reply = client.post(SPEECH, json={"input": "Hello.", "response_format": form})
+    assert reply.headers["content-type"] == kind
+    assert reply.headers["transfer-encoding"] == "chunked"
+    assert reply.content.startswith(magic)
+    assert reply.content == speech(3, form)
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"),
+    [
+        ("pcm", "audio/pcm;rate=16000"),
+        ("mulaw", "audio/PCMU;rate=16000"),
+        ("wav", "audio/wav"),
+        ("flac", "audio/flac"),
+    ],
+)
+def test_another_rate(client: httpx.Client, form: str, kind: str) -> None:
+    body = {"input": "Hello.", "response_format": form, "sample_rate": 16_000}
+    reply = client.post(SPEECH, json=body)
+    assert reply.headers["content-type"] == kind
+    samples, rate = by_ffmpeg(reply.content, form, 16_000)
+    assert (len(samples), rate) == (3 * 1280, 16_000)
+
+
+def test_speed_changes_how_long_it_takes(client: httpx.Client) -> None:
+    body = {"input": "Hello.", "response_format": "pcm", "speed": 1.5}
+    assert len(client.post(SPEECH, json=body).content) == 3 * FRAME_BYTES / 1.5
 
 
 def test_first_byte_leaves_before_the_last_frame_is_made(
@@ -45,8 +94,8 @@ def test_first_byte_leaves_before_the_last_frame_is_made(
         pieces = reply.iter_raw()
         heard = next(pieces)
         session = engine.next_session()
-        assert heard == speech(1)
         assert session.made == 1
+        assert heard == speech(50)[: len(heard)]
         session.allow(49)
         assert heard + b"".join(pieces) == speech(50)
 
@@ -70,7 +119,7 @@ def test_no_warning_without_cause(client: httpx.Client) -> None:
     assert "x-vivace-warning" not in client.post(SPEECH, json={"input": "Hi."}).headers
 
 
-@pytest.mark.parametrize("form", ["wav", "pcm"])
+@pytest.mark.parametrize("form", ["wav", "pcm", "mp3"])
 def test_no_audio_is_an_empty_file_that_says_so(
     client: httpx.Client, engine: FakeEngine, form: str
 ) -> None:
@@ -83,7 +132,7 @@ def test_no_audio_is_an_empty_file_that_says_so(
 
 def test_length_ends_cleanly(client: httpx.Client, engine: FakeEngine) -> None:
     engine.play = Play(reason=FinishReason.LENGTH)
-    assert client.post(SPEECH, json={"input": "Hi."}).content == wav_header() + speech(3)
+    assert client.post(SPEECH, json={"input": "Hi."}).content == speech(3, "mp3")
 
 
 def test_case_57_every_pcm_chunk_holds_whole_samples(
