@@ -128,8 +128,9 @@ def test_sound_shorter_than_its_ends_keeps_its_length(length: int) -> None:
 
 
 @pytest.mark.parametrize("form", sorted(FORMATS))
-def test_the_first_frame_makes_bytes(form: str) -> None:
-    assert voiced(form, speech())[0]
+def test_the_first_frame_makes_bytes_be_it_loud_or_silent(form: str) -> None:
+    for level in (0.0, 1e-3, 1.0):
+        assert voiced(form, level * speech())[0]
 
 
 @pytest.mark.parametrize("form", sorted(FORMATS))

@@ -48,11 +48,13 @@ def serving(engine: Any, config: ServerConfig | None = None) -> Iterator[Live]:
         live.join()
 
 
-def connect(client: httpx.Client, body: dict[str, object]) -> socket.socket:
+def connect(
+    client: httpx.Client, body: dict[str, object], path: str = "/v1/audio/speech"
+) -> socket.socket:
     """A request for speech sent over a bare socket, its answer not read."""
     where = urlsplit(str(client.base_url))
     raw = json.dumps(body).encode()
-    head = "POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\n"
     sock = socket.socket()
     sock.settimeout(60)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # so that it is soon full

@@ -135,7 +135,7 @@ def _voice(fields: Fields, engine: "Engine", aliases: Mapping[str, str]) -> str 
         if isinstance(value, dict) and set(value) == {"id"}:
             value = value["id"]
         if value is None or isinstance(value, str):
-            return value
+            return value and value.lower()
         raise Unprocessable(f'`{name}` must be a name or {{"id": name}}.', param=name)
 
     name = fields.either("voice", "speaker", read)

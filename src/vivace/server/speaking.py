@@ -49,9 +49,7 @@ class Speaking:
         except Exception as error:
             if not (self._headed or watcher.done()):
                 raise
-            await self._send_fault(error, send)
-            if not isinstance(error, VivaceError | TimeoutError):
-                raise
+            await self._break_off(error, send)
         finally:
             voiced.close()
             watcher.cancel()
@@ -94,9 +92,15 @@ class Speaking:
         async with asyncio.timeout(self._stall_s):
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def _send_fault(self, error: Exception, send: Send) -> None:
+    async def _break_off(self, error: Exception, send: Send) -> None:
         """Too late for a status: an event, or no end of the body at all."""
-        if self._headed and self._order.output.sse and not isinstance(error, TimeoutError):
+        ours = isinstance(error, VivaceError | TimeoutError)
+        if not self._order.output.sse:
+            if not ours:
+                raise error
+        elif not isinstance(error, TimeoutError):
+            if not ours:
+                log.error("a response failed", exc_info=error)
             await self._send_body(send, sse.fault(error), more=False)
 
     def _log(self, request_id: str, voiced: Voiced) -> None:
