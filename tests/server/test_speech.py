@@ -1,18 +1,26 @@
 """What a good request gets: sound in the format it asked for, while it is being made."""
 
+import asyncio
 import io
 import json
 import struct
+import threading
 import wave
+from collections.abc import Callable
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from tests.audio.heard import by_ffmpeg
+from tests.audio.heard import by_ffmpeg, by_sndfile
 from tests.fakes import FakeEngine, Play, sound
 
 from vivace.audio.encode import FORMATS, Voicing
 from vivace.audio.wav import wav_header
+from vivace.config import ServerConfig
+from vivace.server.order import read_order
+from vivace.server.speaking import Speaking
+from vivace.server.workers import Workers
 from vivace.types import FinishReason
 
 SPEECH = "/v1/audio/speech"
@@ -135,18 +143,43 @@ def test_length_ends_cleanly(client: httpx.Client, engine: FakeEngine) -> None:
     assert client.post(SPEECH, json={"input": "Hi."}).content == speech(3, "mp3")
 
 
-def test_case_57_every_pcm_chunk_holds_whole_samples(
-    client: httpx.Client, engine: FakeEngine
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"sample_rate": 8_000},
+        {"sample_rate": 44_100},
+        {"speed": 1.37},
+        {"speed": 0.3, "sample_rate": 11_025},
+        {"response_format": "mulaw"},
+        {"response_format": "alaw", "speed": 3.9},
+    ],
+)
+async def test_case_57_every_raw_chunk_holds_whole_samples(
+    engine: FakeEngine, how: dict[str, object]
 ) -> None:
-    engine.play = Play(chunks=20, open_gates=1)
-    body = {"input": "Hello.", "response_format": "pcm"}
-    with client.stream("POST", SPEECH, json=body) as reply:
-        session, sizes = engine.next_session(), []
-        for piece in reply.iter_raw():
-            sizes.append(len(piece))
-            session.allow(1)
-    assert sum(sizes) == 20 * FRAME_BYTES
-    assert all(size % 2 == 0 for size in sizes)
+    engine.play = Play(chunks=20)
+    order = read_order(
+        {"input": "Hello.", "response_format": "pcm"} | how,
+        engine,  # type: ignore[arg-type]
+        ServerConfig(),
+    )
+    sizes: list[int] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            sizes.append(len(message["body"]))
+
+    async def nothing() -> None:
+        await asyncio.Event().wait()
+
+    speaking = Speaking(engine, order, Workers(1), 60)  # type: ignore[arg-type]
+    await speaking({"state": {"request_id": "r"}}, nothing, send)
+    output, size = order.output, 2 if order.output.format.name == "pcm" else 1
+    samples = round(round(20 * 1920 / output.speed) * output.rate / 24_000)
+    assert sum(sizes) == size * samples
+    assert len(sizes) > 5
+    assert all(length % size == 0 for length in sizes)
 
 
 def strict_chunks(data: bytes) -> dict[bytes, bytes]:
@@ -176,6 +209,36 @@ def test_case_58_streamed_wav_has_one_header_and_nothing_after_the_data(
     with wave.open(io.BytesIO(data)) as reader:
         assert reader.getframerate() == 24_000
         assert reader.readframes(10**6) == speech(20)
+    for decode in (by_ffmpeg, by_sndfile):
+        samples, rate = decode(data, "wav")
+        assert (np.rint(samples * 32768).astype("<i2").tobytes(), rate) == (speech(20), 24_000)
+
+
+def test_encoding_and_long_texts_stay_off_the_event_loop(
+    client: httpx.Client, engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, set[bool]] = {}
+
+    def watched(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any) -> Any:
+            aside = threading.current_thread().name.startswith("vivace-edge")
+            threads.setdefault(name, set()).add(aside)
+            return work(*args)
+
+        return call
+
+    monkeypatch.setattr(Voicing, "encode", watched("encode", Voicing.encode))
+    monkeypatch.setattr(Voicing, "finish", watched("finish", Voicing.finish))
+    monkeypatch.setattr(engine, "say", watched("say", engine.say))
+    for body, aside in (
+        ({"input": "Hi.", "response_format": "pcm"}, {"encode": {False}, "say": {False}}),
+        ({"input": "Hi."}, {"encode": {True}, "finish": {True}, "say": {False}}),
+        ({"input": "Hi.", "response_format": "pcm", "speed": 2}, {"encode": {True}}),
+        ({"input": "Hi. " * 15_000, "response_format": "wav"}, {"say": {True}}),
+    ):
+        threads.clear()
+        assert client.post(SPEECH, json=body).status_code == 200
+        assert aside.items() <= threads.items()
 
 
 def test_accepts_what_the_clients_send(client: httpx.Client) -> None:

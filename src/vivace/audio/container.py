@@ -1,5 +1,6 @@
 """Compressed sound in its container, made by FFmpeg while the samples come."""
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -45,7 +46,8 @@ _AT_ONCE: Final = {"fflags": "+flush_packets+bitexact"}
 class Container:
     """One stream of one codec at `rate`, from samples at `source_rate`, sent packet by packet.
 
-    Not safe from two threads at a time. FFmpeg works without Python's lock.
+    It may be closed from any thread, also while another encodes (PyAV would crash). FFmpeg works
+    without Python's lock.
     """
 
     def __init__(self, codec: Codec, rate: int, source_rate: int) -> None:
@@ -59,24 +61,42 @@ class Container:
         )
         assert isinstance(stream, av.AudioStream)
         stream.layout = "mono"
-        self._stream = stream
+        self._stream: av.AudioStream | None = stream
+        self._one_at_a_time = threading.Lock()
 
     def encode(self, pcm: Pcm) -> bytes:
         """The bytes that these samples [n] complete; the header is among the first."""
-        if len(pcm):
-            frame = av.AudioFrame.from_ndarray(to_s16(pcm)[None], format="s16", layout="mono")
-            frame.sample_rate, frame.pts = self._source_rate, self._samples
-            frame.time_base = Fraction(1, self._source_rate)
-            self._samples += len(pcm)
-            self._file.mux(self._stream.encode(frame))
-        return self._out.take()
+        frame = av.AudioFrame.from_ndarray(to_s16(pcm)[None], format="s16", layout="mono")
+        frame.sample_rate, frame.pts = self._source_rate, self._samples
+        frame.time_base = Fraction(1, self._source_rate)
+        self._samples += len(pcm)
+        with self._one_at_a_time:
+            self._mux(frame)
+            return self._out.take()
 
     def finish(self) -> bytes:
         """What the encoder held back, and the container's end; nothing if there was no sound."""
-        if self._samples:
-            self._file.mux(self._stream.encode(None))
-            self._file.close()
+        with self._one_at_a_time:
+            if self._samples:
+                self._mux(None)
+            return self._shut()
+
+    def close(self) -> None:
+        """Give the memory back, 7 MB of it for FLAC: file and stream hold on to each other.
+
+        What is encoded after that makes no bytes.
+        """
+        with self._one_at_a_time:
+            self._shut()
+
+    def _shut(self) -> bytes:
+        self._stream = None
+        self._file.close()
         return self._out.take()
+
+    def _mux(self, frame: av.AudioFrame | None) -> None:
+        if self._stream is not None:
+            self._file.mux(self._stream.encode(frame))
 
 
 def flac_with_length(stream: bytes, samples: int) -> bytes:

@@ -30,6 +30,10 @@ class Encoder(Protocol):
         """What is still owed when no more samples come."""
         ...
 
+    def close(self) -> None:
+        """Give back what it holds, at its end or before."""
+        ...
+
 
 class Stage(Protocol):
     """Turns one stream of samples into another."""
@@ -57,6 +61,9 @@ class Raw:
         """Nothing."""
         return b""
 
+    def close(self) -> None:
+        """Nothing."""
+
 
 class Wav:
     """One header of unknown length, then samples, then nothing."""
@@ -73,6 +80,9 @@ class Wav:
     def finish(self) -> bytes:
         """Nothing, or the header of a file without samples."""
         return b"" if self._started else wav_header(0, self._rate)
+
+    def close(self) -> None:
+        """Nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +174,10 @@ class Voicing:
         for stage in self._stages:
             tail = np.concatenate([stage.feed(tail), stage.finish()])
         return self._encoded(tail) + self._encoder.finish()
+
+    def close(self) -> None:
+        """Give back what the encoder holds."""
+        self._encoder.close()
 
     def sealed(self, stream: bytes) -> bytes:
         """The whole stream, after its end, with its length in it where the format has a place."""

@@ -43,7 +43,7 @@ class Speaking:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open the session, send its sound, close it."""
         voiced = await Voiced.open(self._engine, self._order, self._workers)
-        watcher = asyncio.create_task(when_gone(receive, voiced.close))
+        watcher = asyncio.create_task(when_gone(receive, voiced.session.cancel))
         try:
             await (self._send_whole if self._order.output.whole else self._stream)(voiced, send)
         except Exception as error:

@@ -67,6 +67,7 @@ class Voiced:
     def close(self) -> None:
         """Nobody listens any more; after the end it changes nothing."""
         self.session.cancel()
+        self._voicing.close()
 
     async def _run(self, work: Callable[..., bytes], *args: object) -> bytes:
         return await self._workers.run(work, *args, aside=not self._order.output.light)
