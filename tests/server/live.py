@@ -1,8 +1,15 @@
-"""A real server on a real socket, in a thread: what in-process transports hide is seen."""
+"""A real server on a real socket, in a thread: what in-process transports hide is seen.
+
+As a program it serves an engine that takes no time, to see what the edge alone costs:
+
+    python -m tests.server.live vivace bench formats --url {url} --output formats.json
+"""
 
 import contextlib
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,3 +68,20 @@ def connect(
     sock.connect((where.hostname, where.port))
     sock.sendall(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
     return sock
+
+
+def main(words: list[str]) -> int:
+    """Run a command against four seconds of speech that are there at once."""
+    from tests.fakes import FakeEngine, Play
+
+    from vivace.audio.encode import warm
+
+    engine = FakeEngine()
+    engine.play = Play(chunks=50)
+    warm()
+    with serving(engine) as live:
+        return subprocess.run([w.format(url=live.url) for w in words], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
