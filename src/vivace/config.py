@@ -114,7 +114,7 @@ class ServerConfig:
     stall_s: float = 120.0  # a client that reads nothing for this long is given up
     drain_s: int = 30  # how long streams may go on after SIGTERM
     body_s: float = 10.0  # how long a client may take to send its request
-    threads: int = 4  # for encoding and long texts, which would hold up the event loop
+    threads: int = 0  # for encoding and long texts; 0 is as many as there are cores, up to 16
     batch_at_once: int = 8  # items of one batch that speak at a time
     model_aliases: tuple[str, ...] = ()  # more names for the loaded model
     voice_aliases: Mapping[str, str] = field(default_factory=dict)  # more names for its voices

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.audio.heard import Sound, by_ffmpeg, by_sndfile
 
-from vivace.audio.encode import FORMATS, Voicing
+from vivace.audio.encode import FORMATS, Pipeline
 from vivace.audio.ends import FADE_IN, FADE_OUT
 from vivace.audio.wav import to_s16le
 from vivace.types import FRAME_S, SAMPLE_RATE, SAMPLES_PER_FRAME, Pcm
@@ -35,10 +35,10 @@ def speech(frames: int = FRAMES) -> Pcm:
 
 def voiced(form: str, pcm: Pcm, cuts: list[int] | None = None, **how: float) -> list[bytes]:
     """The bytes after each piece, and after the end."""
-    voicing = Voicing(FORMATS[form], **how)  # type: ignore[arg-type]
+    pipeline = Pipeline(FORMATS[form], **how)  # type: ignore[arg-type]
     edges = [0, *sorted(cuts or range(SAMPLES_PER_FRAME, len(pcm), SAMPLES_PER_FRAME)), len(pcm)]
-    pieces = [voicing.encode(pcm[a:b]) for a, b in itertools.pairwise(edges)]
-    return [*pieces, voicing.finish()]
+    pieces = [pipeline.encode(pcm[a:b]) for a, b in itertools.pairwise(edges)]
+    return [*pieces, pipeline.finish()]
 
 
 def found_in(sound: Sound, rate: int, pcm: Pcm) -> tuple[float, float]:
@@ -102,8 +102,8 @@ def test_sound_is_the_same_to_the_sample_in_every_lossless_format() -> None:
 
 @pytest.mark.parametrize("form", ["wav", "flac"])
 def test_a_whole_file_says_its_length(form: str) -> None:
-    voicing = Voicing(FORMATS[form], 16_000)
-    data = voicing.sealed(voicing.encode(speech()) + voicing.finish())
+    pipeline = Pipeline(FORMATS[form], 16_000)
+    data = pipeline.sealed(pipeline.encode(speech()) + pipeline.finish())
     assert soundfile.info(io.BytesIO(data)).frames == round(len(speech()) * 2 / 3)
     sound, rate = soundfile.read(io.BytesIO(data))
     assert (len(sound), rate) == (round(len(speech()) * 2 / 3), 16_000)
@@ -148,10 +148,10 @@ def test_sound_leaves_while_it_is_made(form: str) -> None:
 @pytest.mark.parametrize("samples", [0, 1, 5000])
 def test_closing_before_the_end_gives_everything_back(form: str, samples: int) -> None:
     def begun() -> None:
-        voicing = Voicing(FORMATS[form], speed=1.1)
-        voicing.encode(np.zeros(samples, np.float32))
-        voicing.close()
-        voicing.close()
+        pipeline = Pipeline(FORMATS[form], speed=1.1)
+        pipeline.encode(np.zeros(samples, np.float32))
+        pipeline.close()
+        pipeline.close()
 
     begun()
     gc.collect()
@@ -164,19 +164,19 @@ def test_closing_before_the_end_gives_everything_back(form: str, samples: int) -
 @pytest.mark.parametrize("form", ["mp3", "opus", "aac", "flac"])
 def test_closing_while_another_thread_encodes_is_safe(form: str) -> None:
     for _ in range(20):
-        voicing = Voicing(FORMATS[form])
+        pipeline = Pipeline(FORMATS[form])
         thread = threading.Thread(
-            target=lambda voicing=voicing: [voicing.encode(speech()) for _ in range(3)]
+            target=lambda pipeline=pipeline: [pipeline.encode(speech()) for _ in range(3)]
         )
         thread.start()
-        voicing.close()
+        pipeline.close()
         thread.join()
-        assert voicing.encode(speech()) == voicing.finish() == b""
+        assert pipeline.encode(speech()) == pipeline.finish() == b""
 
 
 @pytest.mark.parametrize("form", sorted(set(FORMATS) - {"wav"}))
 def test_no_sound_is_no_bytes(form: str) -> None:
-    assert Voicing(FORMATS[form]).finish() == b""
+    assert Pipeline(FORMATS[form]).finish() == b""
 
 
 @pytest.mark.parametrize("form", sorted(FORMATS))

@@ -93,6 +93,10 @@ def test_a_fault_is_one_items_own(
     assert [result["status"] == "error" for result in body["results"]] == [0, 1, 0, 1, 0]
     assert body["results"][1]["error"]["type"] == "rate_limit_error"
     assert body["results"][3]["error"]["message"] == "boom"
+    faults["Number 2."] = Play(fault_at=1, fault=ZeroDivisionError("secret"))
+    body = post(client, FIVE).json()
+    assert (body["succeeded"], body["failed"]) == (2, 3)
+    assert "secret" not in str(body["results"][2])
 
 
 def test_a_client_that_leaves_ends_them_all(client: httpx.Client, engine: FakeEngine) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.audio.heard import by_ffmpeg, by_sndfile
 from tests.fakes import FakeEngine, Play, sound
 
-from vivace.audio.encode import FORMATS, Voicing
+from vivace.audio.encode import FORMATS, Pipeline
 from vivace.audio.wav import wav_header
 from vivace.config import ServerConfig
 from vivace.server.order import read_order
@@ -28,8 +28,8 @@ FRAME_BYTES = 1920 * 2
 
 
 def speech(chunks: int, form: str = "pcm") -> bytes:
-    voicing = Voicing(FORMATS[form])
-    return b"".join(voicing.encode(sound(n).pcm) for n in range(chunks)) + voicing.finish()
+    pipeline = Pipeline(FORMATS[form])
+    return b"".join(pipeline.encode(sound(n).pcm) for n in range(chunks)) + pipeline.finish()
 
 
 def test_pcm_is_the_samples_and_nothing_else(client: httpx.Client) -> None:
@@ -227,8 +227,8 @@ def test_encoding_and_long_texts_stay_off_the_event_loop(
 
         return call
 
-    monkeypatch.setattr(Voicing, "encode", watched("encode", Voicing.encode))
-    monkeypatch.setattr(Voicing, "finish", watched("finish", Voicing.finish))
+    monkeypatch.setattr(Pipeline, "encode", watched("encode", Pipeline.encode))
+    monkeypatch.setattr(Pipeline, "finish", watched("finish", Pipeline.finish))
     monkeypatch.setattr(engine, "say", watched("say", engine.say))
     for body, aside in (
         ({"input": "Hi.", "response_format": "pcm"}, {"encode": {False}, "say": {False}}),

@@ -147,7 +147,7 @@ FORMATS: Final[Mapping[str, Format]] = {
 }
 
 
-class Voicing:
+class Pipeline:
     """From a session's chunks to one response's bytes: ends, pace, rate, format.
 
     The bytes do not depend on how the sound was cut into chunks.
@@ -193,6 +193,6 @@ class Voicing:
 def warm() -> None:
     """Encode a moment of silence in every format: the first of each takes some 10 ms more."""
     for form in FORMATS.values():
-        voicing = Voicing(form, speed=1.5)
-        voicing.encode(np.zeros(SAMPLES_PER_FRAME, np.float32))
-        voicing.finish()
+        pipeline = Pipeline(form, speed=1.5)
+        pipeline.encode(np.zeros(SAMPLES_PER_FRAME, np.float32))
+        pipeline.finish()

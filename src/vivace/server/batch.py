@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import logging
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from vivace.server.workers import Workers
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
+
+log = logging.getLogger(__name__)
 
 
 def read_batch(body: Mapping[str, object], engine: "Engine", config: ServerConfig) -> list[Order]:
@@ -110,7 +113,9 @@ class Batch:
                     sound, done = await voiced.whole()
                 finally:
                     voiced.close()
-        except VivaceError as error:
+        except Exception as error:
+            if not isinstance(error, VivaceError):
+                log.exception("an item of a batch failed")
             return {"status": "error", "error": error_object(error)}
         return {
             "status": "success",

@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Self
 
-from vivace.audio.encode import Voicing
+from vivace.audio.encode import Pipeline
 from vivace.errors import EngineFailure, Unavailable
 from vivace.server.order import Order
 from vivace.server.workers import Workers
@@ -21,11 +21,11 @@ class Voiced:
     """An order being spoken. Close it on any way out, or its session goes on."""
 
     def __init__(
-        self, order: Order, session: "Session", voicing: Voicing, workers: Workers
+        self, order: Order, session: "Session", pipeline: Pipeline, workers: Workers
     ) -> None:
         self.session, self.samples = session, 0
         self.first_s: float | None = None  # when the first sound was there, on perf_counter
-        self._order, self._voicing, self._workers = order, voicing, workers
+        self._order, self._pipeline, self._workers = order, pipeline, workers
 
     @classmethod
     async def open(cls, engine: "Engine", order: Order, workers: Workers) -> Self:
@@ -36,13 +36,13 @@ class Voiced:
         text, output = order.text, order.output
         session = await workers.run(engine.say, text, order.request, aside=len(text) > LONG_TEXT)
         try:
-            voicing = await workers.run(
-                Voicing, output.format, output.rate, output.speed, aside=not output.light
+            pipeline = await workers.run(
+                Pipeline, output.format, output.rate, output.speed, aside=not output.light
             )
         except BaseException:
             session.cancel()
             raise
-        return cls(order, session, voicing, workers)
+        return cls(order, session, pipeline, workers)
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Bytes as their sound is made, none of them empty; `last` has the rest."""
@@ -50,24 +50,24 @@ class Voiced:
             if self.first_s is None:
                 self.first_s = time.perf_counter()
             self.samples += len(chunk.pcm)
-            if piece := await self._run(self._voicing.encode, chunk.pcm):
+            if piece := await self._run(self._pipeline.encode, chunk.pcm):
                 yield piece
 
     async def last(self) -> tuple[bytes, Done]:
         """The rest of the bytes and how it ended; raises what stands for a bad end."""
         done = _well(self.session)
-        return await self._run(self._voicing.finish), done
+        return await self._run(self._pipeline.finish), done
 
     async def whole(self) -> tuple[bytes, Done]:
         """All of it as one file that knows its length."""
         pieces = [piece async for piece in self.pieces()]
         rest, done = await self.last()
-        return self._voicing.sealed(b"".join([*pieces, rest])), done
+        return self._pipeline.sealed(b"".join([*pieces, rest])), done
 
     def close(self) -> None:
         """Nobody listens any more; after the end it changes nothing."""
         self.session.cancel()
-        self._voicing.close()
+        self._pipeline.close()
 
     async def _run(self, work: Callable[..., bytes], *args: object) -> bytes:
         return await self._workers.run(work, *args, aside=not self._order.output.light)

@@ -1,6 +1,7 @@
 """A few threads for what would hold up the event loop: encoding sound, reading long texts."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -9,9 +10,13 @@ T = TypeVar("T")
 
 
 class Workers:
-    """Runs calls aside. A response has one call in here at a time, so the queue is bounded too."""
+    """Runs calls aside, on `threads` threads; 0 is as many as there are cores, up to 16.
 
-    def __init__(self, threads: int) -> None:
+    A response has one call in here at a time, so the queue is as long as there are responses.
+    """
+
+    def __init__(self, threads: int = 0) -> None:
+        threads = threads or min(16, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(threads, "vivace-edge")
 
     async def run(self, work: Callable[..., T], *args: object, aside: bool = True) -> T:
