@@ -11,6 +11,7 @@ from tests.server.live import connect
 from tests.server.test_speech import speech, strict_chunks
 
 from vivace.audio.encode import FORMATS
+from vivace.audio.wav import wav_header
 from vivace.errors import EngineFailure
 from vivace.types import FinishReason
 
@@ -49,6 +50,15 @@ def test_its_header_says_how_it_ended(
     engine.play = Play(chunks=0 if reason is FinishReason.NO_AUDIO else 3, reason=reason)
     reply = client.post(SPEECH, json=BODY)
     assert (reply.status_code, reply.headers["x-finish-reason"]) == (200, reason)
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_a_whole_file_without_sound_is_empty(
+    client: httpx.Client, engine: FakeEngine, form: str
+) -> None:
+    engine.play = Play(chunks=0, reason=FinishReason.NO_AUDIO)
+    reply = client.post(SPEECH, json={**BODY, "response_format": form})
+    assert reply.content == (wav_header(0) if form == "wav" else b"")
 
 
 @pytest.mark.parametrize("at", [0, 1, 9])

@@ -181,7 +181,7 @@ class Pipeline:
 
     def sealed(self, stream: bytes) -> bytes:
         """The whole stream, after its end, with its length in it where the format has a place."""
-        return self._form.seal(stream, self._samples)
+        return self._form.seal(stream, self._samples) if self._samples else stream
 
     def _encoded(self, pcm: Pcm) -> bytes:
         if not len(pcm):

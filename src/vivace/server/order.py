@@ -208,16 +208,16 @@ def _sampling(fields: Fields, defaults: Sampling, limits: Limits) -> Sampling:
 def _output(fields: Fields) -> Output:
     """The response's shape. Everything streams unless `stream` is false."""
     form = FORMATS[fields.choice("response_format", FORMATS) or DEFAULT_FORMAT]
-    sse = fields.choice("stream_format", ("audio", "sse")) == "sse"
+    events = fields.choice("stream_format", ("audio", "sse")) == "sse"
     stream = fields.flag("stream")
-    if sse and stream is False:
+    if events and stream is False:
         raise Unprocessable('`stream` is false, but `stream_format` "sse" streams.', param="stream")
     speed = fields.number("speed", 0.25, 4)
     return Output(
         format=form,
         rate=_rate(fields, form),
         speed=1.0 if speed is None else speed,
-        sse=sse,
+        sse=events,
         whole=stream is False,
     )
 
