@@ -91,19 +91,8 @@ class Batch:
         finally:
             speaking.cancel()
             watcher.cancel()
-        await Response(self._body(results), media_type="application/json")(scope, receive, send)
-
-    def _body(self, results: list[dict[str, object]]) -> bytes:
-        succeeded = sum(result["status"] == "success" for result in results)
-        return as_json(
-            {
-                "id": f"batch-{uuid.uuid4().hex}",
-                "results": [{"index": at, **result} for at, result in enumerate(results)],
-                "total": len(results),
-                "succeeded": succeeded,
-                "failed": len(results) - succeeded,
-            }
-        )
+        body = await self._workers.run(_body, results)
+        await Response(body, media_type="application/json")(scope, receive, send)
 
     async def _speak(self, order: Order) -> dict[str, object]:
         try:
@@ -119,9 +108,31 @@ class Batch:
             return {"status": "error", "error": error_object(error)}
         return {
             "status": "success",
-            "audio_data": base64.b64encode(sound).decode(),
+            "audio_data": sound,
             "media_type": order.output.media_type,
             "finish_reason": done.reason,
             "usage": sse.usage(done),
             "warnings": order.warnings,
         }
+
+
+def _body(results: list[dict[str, object]]) -> bytes:
+    """The answer's JSON; it may be many megabytes."""
+    succeeded = sum(result["status"] == "success" for result in results)
+    return as_json(
+        {
+            "id": f"batch-{uuid.uuid4().hex}",
+            "results": [{"index": at, **_spelt(result)} for at, result in enumerate(results)],
+            "total": len(results),
+            "succeeded": succeeded,
+            "failed": len(results) - succeeded,
+        }
+    )
+
+
+def _spelt(result: dict[str, object]) -> dict[str, object]:
+    """Bytes in base64."""
+    return {
+        name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+        for name, value in result.items()
+    }
