@@ -214,6 +214,9 @@ def serve(
     """Serve speech over HTTP."""
     from vivace.server.serve import address_of, bind, run
 
+    edge = ServerConfig(
+        model_aliases=tuple(model_alias), voice_aliases=dict(map(_alias, voice_alias))
+    )
     sock = bind(host, port)
     from vivace.engine import Engine
     from vivace.host import LoopThread
@@ -229,9 +232,6 @@ def serve(
         slo_ttfa_s=slo_ttfa_ms / 1e3,
         profile=profile_of(profile),
         trace=trace,
-    )
-    edge = ServerConfig(
-        model_aliases=tuple(model_alias), voice_aliases=dict(map(_alias, voice_alias))
     )
     with Engine(
         model,

@@ -95,12 +95,13 @@ class Speaking:
     async def _break_off(self, error: Exception, send: Send) -> None:
         """Too late for a status: an event, or no end of the body at all."""
         ours = isinstance(error, VivaceError | TimeoutError)
-        if not self._order.output.sse:
+        if not (self._headed and self._order.output.sse):
             if not ours:
                 raise error
-        elif not isinstance(error, TimeoutError):
-            if not ours:
-                log.error("a response failed", exc_info=error)
+            return
+        if not ours:
+            log.error("a response failed", exc_info=error)
+        with suppress(TimeoutError):
             await self._send_body(send, sse.fault(error), more=False)
 
     def _log(self, request_id: str, voiced: Voiced) -> None:
