@@ -147,9 +147,11 @@ def test_case_38_aborted_requests_leave_nothing_behind(
         gc.collect()
         return psutil.Process().memory_info().rss
 
-    # What leaks grows in every round; memory for a batch of a new size is taken once.
-    rounds = [abort(60) for _ in range(4)]
-    assert min(after - before for before, after in itertools.pairwise(rounds)) < 2 << 20
+    # What leaks grows in every round; memory for a batch of a new size, or for one more thread that
+    # encodes, is taken once.
+    abort(80)
+    rounds = [abort(50) for _ in range(4)]
+    assert min(after - before for before, after in itertools.pairwise(rounds)) < 4 << 20
     assert sum(type(thing) is Session for thing in gc.get_objects()) <= 1
     assert_well(client, engine)
 
