@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-voice check format bench bench-client clean
+.PHONY: help setup serve test test-voice check format bench bench-client bench-formats clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
@@ -53,6 +53,11 @@ bench-client: $(READY) ## can the client of vivace bench do 100 requests a secon
 	@$(BIN)/python tests/bench/fake.py $(BIN)/vivace bench run --target openai --url {url}/v1 --rps 100 \
 	    --duration 30 --warmup 5 --label "a server that is no limit" --output $(OUT)/client-run.json $(ARGS)
 	@$(BIN)/vivace bench report $(OUT)/client-run.json --table $(OUT)/client.json
+
+bench-formats: $(READY) ## how much later do MP3, Opus and the others begin than bare samples?
+	@mkdir -p $(OUT)
+	@$(BIN)/python -m tests.server.live $(BIN)/vivace bench formats --url {url} --rounds 200 \
+	    --output $(OUT)/formats.json $(ARGS)
 
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -76,23 +76,28 @@ class FakeSession:
         self.cancelled = threading.Event()
         self._allowed = play.chunks if play.open_gates is None else play.open_gates
         self._poke = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of its reader
 
     def allow(self, chunks: int) -> None:
         """Open the gate for some more chunks, from any thread."""
         self._allowed += chunks
-        self._loop.call_soon_threadsafe(self._poke.set)
+        self._wake()
 
     def cancel(self) -> None:
         if self.done is None:
             self._finish(FinishReason.CANCELLED)
         self.cancelled.set()
-        self._loop.call_soon_threadsafe(self._poke.set)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._poke.set)
 
     def _finish(self, reason: FinishReason) -> None:
         self.done = Done(reason, self.made, len(self.text), 7)
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
+        self._loop = asyncio.get_running_loop()
         for index in range(self.play.chunks):
             while self._allowed <= index and self.done is None:
                 self._poke.clear()

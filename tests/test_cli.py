@@ -323,6 +323,7 @@ def test_serve_speaks_and_ends_on_a_signal(
     home: Path, where: list[str], number: signal.Signals
 ) -> None:
     command = [sys.executable, "-m", "vivace", "serve", "--port", "0", "--threads", "1", *where]
+    command += ["--voice-alias", "nova=heart", "--model-alias", "narrator"]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
@@ -334,7 +335,8 @@ def test_serve_speaks_and_ends_on_a_signal(
         ready, hint = process.stdout.readline(), process.stdout.readline()
         url = ready.removeprefix("vivace is ready on ").strip()
         assert f"curl {url}/v1/audio/speech" in hint
-        body = {"input": "Hello, I am vivace.", "max_new_tokens": 3}
+        body = {"input": "Hello, I am vivace.", "max_new_tokens": 3, "response_format": "wav"}
+        body |= {"voice": "nova", "model": "narrator"}
         reply = httpx.post(f"{url}/v1/audio/speech", json=body, timeout=60)
         assert reply.content[:4] == b"RIFF"
         assert len(reply.content) == 44 + 3 * 3840
@@ -349,6 +351,12 @@ def test_serve_without_a_checkpoint_is_one_line(home: Path, where: list[str]) ->
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "./no" in one_line(ended.stderr)
+
+
+def test_an_alias_names_a_voice(run: Run) -> None:
+    status, _, err = run("serve", "--port", "0", "--voice-alias", "nova")
+    assert status == 2
+    assert "NAME=VOICE" in one_line(err)
 
 
 def test_doctor_looks_at_everything(run: Run) -> None:

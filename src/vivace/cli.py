@@ -227,10 +227,20 @@ def serve(
     ] = False,
     trim: Trim = True,
     normalize: Normalize = DEFAULTS.normalize,
+    model_alias: Annotated[
+        list[str], typer.Option(help="One more name for the model; may be given again.")
+    ] = [],  # noqa: B006
+    voice_alias: Annotated[
+        list[str],
+        typer.Option(help="One more name for a voice; may be given again.", metavar="NAME=VOICE"),
+    ] = [],  # noqa: B006
 ) -> None:
     """Serve speech over HTTP."""
     from vivace.server.serve import address_of, bind, run
 
+    edge = ServerConfig(
+        model_aliases=tuple(model_alias), voice_aliases=dict(map(_alias, voice_alias))
+    )
     sock = bind(host, port)
     from vivace.engine import Engine
     from vivace.host import LoopThread
@@ -258,14 +268,21 @@ def serve(
         offline=offline,
         host=LoopThread if in_process else LoopProcess,
     ) as engine:
-        run(engine, ServerConfig(), sock, lambda: _announce(address_of(sock)))
+        run(engine, edge, sock, lambda: _announce(address_of(sock)))
+
+
+def _alias(text: str) -> tuple[str, str]:
+    name, _, voice = text.partition("=")
+    if not (name and voice):
+        raise InvalidRequest(f"--voice-alias must be NAME=VOICE; got {text!r}.")
+    return name, voice
 
 
 def _announce(url: str) -> None:
     print(f"vivace is ready on {url}")
     print(
         f"try: curl {url}/v1/audio/speech -H 'Content-Type: application/json' "
-        """-d '{"input": "Hello, I am vivace."}' -o hello.wav""",
+        """-d '{"input": "Hello, I am vivace."}' -o hello.mp3""",
         flush=True,
     )
 

@@ -1,5 +1,6 @@
 """Every number that shapes how vivace runs, in one place."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
@@ -27,6 +28,7 @@ class Limits:
     repetition_penalty_max: float = 2.0
     seed_max: int = 2**63 - 1
     frames_max: int = 2**31 - 1
+    batch_items: int = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,4 +120,8 @@ class ServerConfig:
     stall_s: float = 120.0  # a client that reads nothing for this long is given up
     drain_s: int = 30  # how long streams may go on after SIGTERM
     body_s: float = 10.0  # how long a client may take to send its request
+    threads: int = 0  # for encoding and long texts; 0 is as many as there are cores, up to 16
+    batch_at_once: int = 8  # items of one batch that speak at a time
+    model_aliases: tuple[str, ...] = ()  # more names for the loaded model
+    voice_aliases: Mapping[str, str] = field(default_factory=dict)  # more names for its voices
     limits: Limits = field(default_factory=Limits)

@@ -1,8 +1,15 @@
-"""A real server on a real socket, in a thread: what in-process transports hide is seen."""
+"""A real server on a real socket, in a thread: what in-process transports hide is seen.
+
+As a program it serves an engine that takes no time, to see what the edge alone costs:
+
+    python -m tests.server.live vivace bench formats --url {url} --output formats.json
+"""
 
 import contextlib
 import json
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -48,14 +55,33 @@ def serving(engine: Any, config: ServerConfig | None = None) -> Iterator[Live]:
         live.join()
 
 
-def connect(client: httpx.Client, body: dict[str, object]) -> socket.socket:
+def connect(
+    client: httpx.Client, body: dict[str, object], path: str = "/v1/audio/speech"
+) -> socket.socket:
     """A request for speech sent over a bare socket, its answer not read."""
     where = urlsplit(str(client.base_url))
     raw = json.dumps(body).encode()
-    head = "POST /v1/audio/speech HTTP/1.1\r\nHost: x\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\n"
     sock = socket.socket()
     sock.settimeout(60)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # so that it is soon full
     sock.connect((where.hostname, where.port))
     sock.sendall(f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw)
     return sock
+
+
+def main(words: list[str]) -> int:
+    """Run a command against four seconds of speech that are there at once."""
+    from tests.fakes import FakeEngine, Play
+
+    from vivace.audio.encode import warm
+
+    engine = FakeEngine()
+    engine.play = Play(chunks=50)
+    warm()
+    with serving(engine) as live:
+        return subprocess.run([w.format(url=live.url) for w in words], check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

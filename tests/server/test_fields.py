@@ -8,7 +8,8 @@ import httpx
 import pytest
 from tests.fakes import FakeEngine
 
-from vivace.config import Limits
+from vivace.audio.encode import FORMATS
+from vivace.config import Limits, ServerConfig
 from vivace.errors import VivaceError, outcome
 from vivace.server.order import Order, read_order
 from vivace.types import Sampling, TextMode, Voice
@@ -17,11 +18,19 @@ SPEECH = "/v1/audio/speech"
 
 
 def order(engine: FakeEngine, **fields: object) -> Order:
-    return read_order({"input": "Hello.", **fields}, engine, Limits())
+    return read_order({"input": "Hello.", **fields}, engine, ServerConfig())
 
 
 def sampling(name: str) -> Callable[[Order], Any]:
     return lambda placed: getattr(placed.request.sampling, name)
+
+
+def output(name: str) -> Callable[[Order], Any]:
+    return lambda placed: getattr(placed.output, name)
+
+
+def form_name(placed: Order) -> str:
+    return placed.output.format.name
 
 
 def warning(placed: Order) -> str:
@@ -36,6 +45,7 @@ HONOURED: list[tuple[str, object, Callable[[Order], Any], object]] = [
     ("model", "tts-1", lambda o: o.warnings, ()),
     ("model", "tts-1-hd", lambda o: o.warnings, ()),
     ("model", "gpt-4o-mini-tts", lambda o: o.warnings, ()),
+    ("model", "gpt-4o-mini-tts-2025-12-15", lambda o: o.warnings, ()),
     ("voice", "ryan", lambda o: o.request.voice, "ryan"),
     ("voice", "Uncle_Fu", lambda o: o.request.voice, "uncle_fu"),
     ("voice", {"id": "SOHEE"}, lambda o: o.request.voice, "sohee"),
@@ -43,11 +53,14 @@ HONOURED: list[tuple[str, object, Callable[[Order], Any], object]] = [
     ("instructions", " Whisper. ", lambda o: o.request.instruct, "Whisper."),
     ("instructions", "", lambda o: o.request.instruct, ""),
     ("instruct", "Whisper.", lambda o: o.request.instruct, "Whisper."),
-    ("response_format", "pcm", lambda o: o.format, "pcm"),
-    ("response_format", "WAV", lambda o: o.format, "wav"),
-    ("speed", 1, lambda o: o.warnings, ()),
-    ("speed", 1.0, lambda o: o.warnings, ()),
-    ("stream_format", "audio", lambda o: o.warnings, ()),
+    *(("response_format", form, form_name, form) for form in FORMATS),
+    ("response_format", "WAV", form_name, "wav"),
+    ("sample_rate", 48_000, output("rate"), 48_000),
+    ("speed", 1, output("speed"), 1.0),
+    ("speed", 0.25, output("speed"), 0.25),
+    ("speed", 4, output("speed"), 4.0),
+    ("stream_format", "audio", output("sse"), False),
+    ("stream_format", "SSE", output("sse"), True),
     ("language", "English", lambda o: o.request.language, "english"),
     ("language", "en-US", lambda o: o.request.language, "english"),
     ("language", "zh", lambda o: o.request.language, "chinese"),
@@ -81,8 +94,8 @@ HONOURED: list[tuple[str, object, Callable[[Order], Any], object]] = [
     ("trim", True, lambda o: o.request.trim, True),
     ("trim", False, lambda o: o.request.trim, False),
     ("trim", None, lambda o: o.request.trim, None),
-    ("stream", True, lambda o: o.warnings, ()),
-    ("stream", False, lambda o: o.warnings, ()),
+    ("stream", True, output("whole"), False),
+    ("stream", False, output("whole"), True),
     ("normalize", False, lambda o: o.request.normalize, False),
     ("normalize", True, lambda o: o.request.normalize, True),
     ("extra", [1], warning, "ignored unknown fields: extra"),
@@ -101,9 +114,11 @@ REFUSED: list[tuple[str, list[object], int]] = [
     ("voice", ["", "nobody", "../../x", "/etc/passwd", "ryan ", {"id": "x"}, {"id": ""}], 404),
     ("voice", [1, True, ["ryan"], {}, {"name": "ryan"}, {"id": 1}, {"id": "ryan", "x": 1}], 422),
     ("instructions", [*ANYTHING_BUT_TEXT, "x" * 4097], 422),
-    ("response_format", ["mp3", "opus", "aac", "flac", "ogg", "", *ANYTHING_BUT_TEXT], 422),
-    ("speed", [0.25, 1.5, 4, 0, -1, 5, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
-    ("stream_format", ["sse", "SSE", "", "x", *ANYTHING_BUT_TEXT], 422),
+    ("response_format", ["ogg", "mp4", "", *ANYTHING_BUT_TEXT], 422),
+    ("sample_rate", [0, -1, 7_999, 8_000, 22_050, 48_001, 44_100.0, *NO_NUMBER], 422),
+    ("sample_rate", ANYTHING_BUT_A_NUMBER, 422),
+    ("speed", [0, 0.24, -1, 4.01, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
+    ("stream_format", ["", "x", "ws", *ANYTHING_BUT_TEXT], 422),
     ("language", ["", "Klingon", "xx", "../../x", "en/US", *ANYTHING_BUT_TEXT], 422),
     ("task_type", ["Base", "VoiceDesign", "", "x", *ANYTHING_BUT_TEXT], 422),
     ("ref_audio", ["ftp://x/y.wav", "x", "", *ANYTHING_BUT_TEXT], 422),
@@ -139,6 +154,7 @@ WIRE_FIELDS = set(
         "instruct",
         "response_format",
         "speed",
+        "sample_rate",
         "stream_format",
         "language",
         "task_type",
@@ -209,9 +225,47 @@ def test_case_65_every_refusal_is_a_4xx_that_names_its_field(
     assert client.post(SPEECH, json={"input": "Hello."}).status_code == 200
 
 
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_sample_rates_are_the_formats_own(engine: FakeEngine, form: str) -> None:
+    rates = FORMATS[form].rates
+    for rate in (1, 8_000, 22_050, 44_100, 48_000, 96_000):
+        if rate in rates:
+            assert order(engine, response_format=form, sample_rate=rate).output.rate == rate
+        else:
+            with pytest.raises(VivaceError, match=f"{form} must be {rates[0]}"):
+                order(engine, response_format=form, sample_rate=rate)
+    assert order(engine, response_format=form).output.rate == FORMATS[form].rate
+
+
+def test_events_that_do_not_stream_are_refused(engine: FakeEngine) -> None:
+    with pytest.raises(VivaceError) as caught:
+        order(engine, stream=False, stream_format="sse")
+    assert caught.value.param == "stream"
+
+
+def test_strict_refuses_what_nobody_knows(engine: FakeEngine) -> None:
+    body = {"input": "Hello.", "extra": 1}
+    with pytest.raises(VivaceError) as caught:
+        read_order(body, engine, ServerConfig(), strict=True)
+    assert (caught.value.param, outcome(caught.value).status) == ("extra", 422)
+
+
+def test_operators_names_go_before_openais(engine: FakeEngine) -> None:
+    config = ServerConfig(
+        model_aliases=("Narrator",), voice_aliases={"Nova": "RYAN", "butler": "uncle_fu"}
+    )
+
+    def placed(**fields: object) -> Order:
+        return read_order({"input": "Hello.", **fields}, engine, config)
+
+    assert placed(voice="nova", model="narrator").request.voice == "ryan"
+    assert placed(voice="Butler").request.voice == "uncle_fu"
+    assert placed(voice="alloy").request.voice == "vivian"
+
+
 def test_missing_input_names_it(engine: FakeEngine) -> None:
     with pytest.raises(VivaceError) as caught:
-        read_order({}, engine, Limits())
+        read_order({}, engine, ServerConfig())
     assert (caught.value.param, outcome(caught.value).status) == ("input", 400)
 
 
@@ -228,7 +282,7 @@ def test_refusals_name_the_numbers(
     engine: FakeEngine, limits: Limits, fields: dict[str, object], numbers: tuple[str, ...]
 ) -> None:
     with pytest.raises(VivaceError) as caught:
-        read_order({"input": "Hello.", **fields}, engine, limits)
+        read_order({"input": "Hello.", **fields}, engine, ServerConfig(limits=limits))
     assert all(number in caught.value.message for number in numbers)
     assert outcome(caught.value).status == 422
 

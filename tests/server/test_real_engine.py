@@ -1,6 +1,7 @@
 """The server before the real engine, with the embedded checkpoint."""
 
 import gc
+import itertools
 import json
 import wave
 from collections.abc import Iterator
@@ -18,8 +19,11 @@ from tests.server.live import connect, serving
 from tests.server.test_bad_input import BODIES
 from tests.server.test_fields import HONOURED
 
-from vivace.config import EngineConfig
+from vivace.audio.ends import FADE_IN, FADE_OUT
+from vivace.audio.wav import to_s16le
+from vivace.config import EngineConfig, ServerConfig
 from vivace.engine import Engine
+from vivace.server.order import read_order
 from vivace.session import Session
 
 SPEECH = "/v1/audio/speech"
@@ -89,13 +93,15 @@ def test_wav_holds_the_same_samples(client: httpx.Client) -> None:
         assert_alike(sound.readframes(10**6), pcm)
 
 
-def test_streamed_sound_is_the_librarys_own(client: httpx.Client, engine: Engine) -> None:
-    from vivace.audio.wav import to_s16le
-    from vivace.server.order import read_order
-
-    order = read_order(BODY, engine, engine.config.limits)
+def test_streamed_sound_is_the_librarys_own_but_for_its_ends(
+    client: httpx.Client, engine: Engine
+) -> None:
+    order = read_order(BODY, engine, ServerConfig())
     whole = b"".join(to_s16le(chunk.pcm) for chunk in engine.say(order.text, order.request))
-    assert_alike(client.post(SPEECH, json=BODY).content, whole)
+    heard = client.post(SPEECH, json=BODY).content
+    assert len(heard) == len(whole)
+    inner = slice(2 * FADE_IN, -2 * FADE_OUT)
+    assert_alike(heard[inner], whole[inner])
 
 
 def test_more_clients_than_slots_all_finish_alike(client: httpx.Client, engine: Engine) -> None:
@@ -123,12 +129,11 @@ def test_case_49_a_burst_ends_in_200_or_429(client: httpx.Client, engine: Engine
     assert_well(client, engine)
 
 
-def leave(client: httpx.Client, frames: int) -> None:
+def leave(client: httpx.Client, sounds: int, form: str) -> None:
     """Ask for something long, hear some of it, go."""
-    with connect(client, LONG) as sock:
-        heard = b""
-        while len(heard) < frames * FRAME_BYTES:
-            heard += sock.recv(65536)
+    with connect(client, {**LONG, "response_format": form}) as sock:
+        for _ in range(sounds):
+            sock.recv(65536)
 
 
 def test_case_38_aborted_requests_leave_nothing_behind(
@@ -136,14 +141,17 @@ def test_case_38_aborted_requests_leave_nothing_behind(
 ) -> None:
     def abort(count: int) -> int:
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda i: leave(client, (0, 1, 0, 4)[i % 4]), range(count)))
+            forms = ("pcm", "mp3", "opus", "flac", "aac")
+            list(pool.map(lambda i: leave(client, (0, 1, 0, 4)[i % 4], forms[i % 5]), range(count)))
         settle(client, engine)
         gc.collect()
         return psutil.Process().memory_info().rss
 
-    before = abort(40)
-    after = abort(200)
-    assert after - before < 16 << 20
+    # What leaks grows in every round; memory for a batch of a new size, or for one more thread that
+    # encodes, is taken once.
+    abort(80)
+    rounds = [abort(50) for _ in range(4)]
+    assert min(after - before for before, after in itertools.pairwise(rounds)) < 4 << 20
     assert sum(type(thing) is Session for thing in gc.get_objects()) <= 1
     assert_well(client, engine)
 
@@ -159,7 +167,7 @@ def test_every_honoured_value_speaks(client: httpx.Client, engine: Engine) -> No
     silent = [
         (body, reply.text)
         for body, reply in zip(bodies, replies, strict=True)
-        if reply.status_code != 200 or len(reply.content) < FRAME_BYTES
+        if reply.status_code != 200 or len(reply.content) < 500
     ]
     assert silent == []
     assert_well(client, engine)

@@ -28,10 +28,43 @@ def test_models_under_all_their_names(client: httpx.Client) -> None:
     assert client.get("/v1/audio/models").json() == {"models": [{"id": name} for name in names]}
 
 
+def test_one_model_by_any_of_its_names(client: httpx.Client) -> None:
+    listed = {model["id"]: model for model in client.get("/v1/models").json()["data"]}
+    for name in ("vivace-fake", "TTS-1", "gpt-4o-mini-tts-2025-12-15"):
+        found = client.get(f"/v1/models/{name}").json()
+        assert found == listed[found["id"]]
+    for name in ("gpt-5", "org/name", "..%2f..%2fetc"):
+        reply = client.get(f"/v1/models/{name}")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
+
+
 def test_voices_are_objects(client: httpx.Client) -> None:
     voices = client.get("/v1/audio/voices").json()["voices"]
     assert [voice["id"] for voice in voices] == PUBLISHED_VOICES
     assert set(voices[0]) == {"id", "name", "language"}
+
+
+def test_one_voice_by_any_of_its_names(client: httpx.Client) -> None:
+    for name in ("uncle_fu", "UNCLE_FU", "onyx"):
+        assert client.get(f"/v1/audio/voices/{name}").json()["id"] == "uncle_fu"
+    reply = client.get("/v1/audio/voices/nobody")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "voice_not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/audio/voices"),
+        ("DELETE", "/v1/audio/voices/x"),
+        ("GET", "/v1/audio/voice_consents"),
+        ("POST", "/v1/audio/voice_consents"),
+    ],
+)
+def test_voices_of_ones_own_are_refused_by_name(
+    client: httpx.Client, method: str, path: str
+) -> None:
+    reply = client.request(method, path)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (422, "not_supported_yet")
 
 
 def test_hint_names_the_way_to_speak(client: httpx.Client) -> None:

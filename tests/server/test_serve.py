@@ -1,5 +1,7 @@
 """Binding, going ready, draining."""
 
+import http.client
+import json
 import signal
 import socket
 import subprocess
@@ -12,7 +14,7 @@ from tests.fakes import FakeEngine, Play
 from tests.server.live import serving
 
 from vivace.config import ServerConfig
-from vivace.errors import InvalidRequest
+from vivace.errors import InvalidRequest, NotFound
 from vivace.server.app import create_app
 from vivace.server.serve import address_of, bind
 
@@ -142,6 +144,28 @@ def test_who_calls_while_it_loads_waits_and_the_port_is_taken() -> None:
             httpx.get(address_of(sock), timeout=httpx.Timeout(5, read=0.05))
         with pytest.raises(InvalidRequest, match="another --port"):
             bind("127.0.0.1", sock.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nno colon\r\n\r\n", b"\x16\x03\x01\0\xa5\1\0\0\r\n\r\n"],
+)
+def test_what_is_no_http_gets_an_envelope(data: bytes) -> None:
+    with serving(FakeEngine()) as live:
+        port = int(live.url.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
+            sock.sendall(data)
+            reply = http.client.HTTPResponse(sock)
+            reply.begin()
+            assert reply.status == 400
+            assert reply.headers["x-request-id"]
+            assert json.loads(reply.read())["error"]["type"] == "invalid_request_error"
+        assert httpx.get(live.url + "/health").status_code == 200
+
+
+def test_a_stand_in_that_is_not_there_is_found_out_at_the_start() -> None:
+    with pytest.raises(NotFound, match="nobody"):
+        create_app(FakeEngine(), ServerConfig(voice_aliases={"nova": "nobody"}))  # type: ignore[arg-type]
 
 
 def test_address_of_ipv6_has_brackets() -> None:

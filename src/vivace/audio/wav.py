@@ -1,4 +1,4 @@
-"""Samples as signed 16-bit little-endian bytes, and the WAV header before them."""
+"""Samples as signed 16-bit integers, and the WAV header before them."""
 
 import struct
 
@@ -8,23 +8,29 @@ import numpy.typing as npt
 from vivace.types import SAMPLE_RATE, Pcm
 
 SAMPLE_BYTES = 2
+HEADER_BYTES = 44
 UNKNOWN = 0xFFFFFFFF  # a size that is not known yet, as readers of streamed WAV expect it
 
+Samples = npt.NDArray[np.int16]  # [samples], mono
 
-def to_s16le(pcm: Pcm) -> bytes:
-    """Mono samples [n] in -1..1 as 2 n bytes.
+
+def to_s16(pcm: Pcm) -> Samples:
+    """Mono samples [n] in -1..1 as little-endian integers.
 
     Rounds half to even and clips: a sample outside the range stays loud instead of wrapping round
     to the other sign. NaN becomes silence.
     """
-    samples: npt.NDArray[np.int16] = np.rint(
-        np.clip(np.nan_to_num(pcm), -1.0, 1.0) * 32767.0
-    ).astype("<i2")
-    return samples.tobytes()
+    scaled: Samples = np.rint(np.clip(np.nan_to_num(pcm), -1.0, 1.0) * 32767.0).astype("<i2")
+    return scaled
 
 
-def wav_header(samples: int | None = None) -> bytes:
-    """The 44 bytes before 16-bit mono samples at 24 kHz.
+def to_s16le(pcm: Pcm) -> bytes:
+    """Mono samples [n] in -1..1 as 2 n bytes."""
+    return to_s16(pcm).tobytes()
+
+
+def wav_header(samples: int | None = None, rate: int = SAMPLE_RATE) -> bytes:
+    """The 44 bytes before 16-bit mono samples.
 
     None is a stream whose length nobody knows yet: both sizes are then 0xFFFFFFFF, and the data
     lasts to the end of the stream.
@@ -32,6 +38,12 @@ def wav_header(samples: int | None = None) -> bytes:
     data = UNKNOWN if samples is None else samples * SAMPLE_BYTES
     riff = UNKNOWN if samples is None else data + 36
     form = struct.pack("<4sI4s", b"RIFF", riff, b"WAVE")
-    rate = SAMPLE_RATE * SAMPLE_BYTES
-    fmt = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, SAMPLE_RATE, rate, SAMPLE_BYTES, 16)
+    byte_rate = rate * SAMPLE_BYTES
+    fmt = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 1, rate, byte_rate, SAMPLE_BYTES, 16)
     return form + fmt + struct.pack("<4sI", b"data", data)
+
+
+def with_length(stream: bytes, samples: int) -> bytes:
+    """A streamed WAV that has ended, with a header that knows how many samples [n] follow."""
+    (rate,) = struct.unpack_from("<I", stream, 24)
+    return wav_header(samples, rate) + stream[HEADER_BYTES:]

@@ -187,6 +187,31 @@ def report(
     print("written to", *(path for path in (output, png, table) if path))
 
 
+@bench.command("formats")
+def formats_(
+    url: Url,
+    output: Output,
+    target: Target = "vivace",
+    model: Model = None,
+    voice: Voice = None,
+    language: Language = None,
+    fields: Fields = None,
+    key_env: KeyEnv = "VIVACE_BENCH_KEY",
+    formats: Annotated[str, Opt(help="Response formats; pcm is the yardstick.")] = (
+        "pcm,wav,mp3,opus,aac,flac"
+    ),
+    rounds: Annotated[int, Opt(min=1, help="Requests of each format.")] = 30,
+) -> None:
+    """Compare the first bytes of response formats, on the same request."""
+    from vivace.bench.formats import compare_formats
+    from vivace.bench.run import save
+
+    ask = _ask({**locals(), "pace_ms": 0.0})
+    _check_writable(output)
+    save(compare_formats(ask, formats.split(","), rounds, print), output)
+    print(f"written to {output}")
+
+
 @bench.command()
 def stages(
     output: Output,

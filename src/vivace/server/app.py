@@ -1,8 +1,8 @@
 """The routes of the HTTP server."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,16 +12,20 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from vivace.config import ServerConfig
-from vivace.errors import VivaceError
-from vivace.server.body import read_json
-from vivace.server.names import models
-from vivace.server.order import read_order
+from vivace.errors import Unprocessable, VivaceError
+from vivace.server.batch import Batch, read_batch
+from vivace.server.body import parse, read_body
+from vivace.server.names import find_model, find_voice, models
+from vivace.server.order import CLONING_LATER, read_order
 from vivace.server.page.routes import page_routes
 from vivace.server.replies import WithRequestId, failed, not_routed, refused
 from vivace.server.speaking import Speaking
+from vivace.server.workers import Workers
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
+
+LONG_BODY = 8_192  # bytes that are parsed and checked in about a millisecond
 
 
 def create_app(
@@ -31,24 +35,41 @@ def create_app(
     draining: Callable[[], bool] = lambda: False,
 ) -> ASGIApp:
     """The ASGI app that serves one engine; `draining` says that the server is going down."""
-    routes = Routes(engine, config or ServerConfig(), draining)
+    config = config or ServerConfig()
+    for voice in config.voice_aliases.values():
+        find_voice(voice, engine.voices)  # a stand-in that is not there is found out at the start
+    routes = Routes(engine, config, draining)
     app = Starlette(
         routes=[
             *page_routes(engine),
             Route("/health", routes.health),
             Route("/ready", routes.ready),
             Route("/v1/models", routes.models),
+            Route("/v1/models/{model:path}", routes.model),
             Route("/v1/audio/models", routes.audio_models),
             Route("/v1/audio/voices", routes.voices),
+            Route("/v1/audio/voices", routes.no_cloning, methods=["POST"]),
+            Route("/v1/audio/voices/{voice}", routes.voice),
+            Route("/v1/audio/voices/{voice}", routes.no_cloning, methods=["DELETE"]),
+            Route("/v1/audio/voice_consents", routes.no_cloning, methods=["GET", "POST"]),
             Route("/v1/audio/speech", routes.speech, methods=["POST"]),
+            Route("/v1/audio/speech/batch", routes.batch, methods=["POST"]),
         ],
         exception_handlers={VivaceError: refused, HTTPException: not_routed, Exception: failed},
     )
     return WithRequestId(app)
 
 
+T = TypeVar("T")
+Read = Callable[[Mapping[str, object], "Engine", ServerConfig], T]
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "vivace"}
+
+
 class Routes:
-    """One method per route. None but `speech` asks more of the engine than a look."""
+    """One method per route. None but `speech` and `batch` ask more of the engine than a look."""
 
     def __init__(
         self, engine: "Engine", config: ServerConfig, draining: Callable[[], bool]
@@ -56,12 +77,26 @@ class Routes:
         self._engine = engine
         self._config = config
         self._draining = draining
+        self._workers = Workers(config.threads)
 
     async def speech(self, request: Request) -> Speaking:
         """Text in, streamed speech out."""
-        body = await read_json(request, self._config.limits.body_bytes, self._config.body_s)
-        order = read_order(body, self._engine, self._config.limits)
-        return Speaking(self._engine, order, self._config.stall_s)
+        order = await self._read(request, read_order)
+        return Speaking(self._engine, order, self._workers, self._config.stall_s)
+
+    async def batch(self, request: Request) -> Batch:
+        """Several texts in, all of their speech out."""
+        orders = await self._read(request, read_batch)
+        return Batch(self._engine, orders, self._workers, self._config.batch_at_once)
+
+    async def _read(self, request: Request, read: Read[T]) -> T:
+        """What a JSON body asks for; a long one is read aside."""
+        raw = await read_body(request, self._config.limits.body_bytes, self._config.body_s)
+
+        def work() -> T:
+            return read(parse(raw), self._engine, self._config)
+
+        return await self._workers.run(work, aside=len(raw) > LONG_BODY)
 
     async def health(self, request: Request) -> Response:
         """Alive: the engine's loop has turned lately."""
@@ -77,16 +112,31 @@ class Routes:
 
     async def models(self, request: Request) -> Response:
         """OpenAI's list of models: the one that is loaded, under each of its names."""
-        data = [
-            {"id": name, "object": "model", "created": 0, "owned_by": "vivace"}
-            for name in models(self._engine.model_id)
-        ]
-        return JSONResponse({"object": "list", "data": data})
+        return JSONResponse({"object": "list", "data": list(map(_model, self._names))})
+
+    async def model(self, request: Request) -> Response:
+        """One of that list."""
+        aliases = self._config.model_aliases
+        name = find_model(request.path_params["model"], self._engine.model_id, aliases)
+        return JSONResponse(_model(name))
 
     async def audio_models(self, request: Request) -> Response:
         """The same list as Open WebUI asks for it."""
-        return JSONResponse({"models": [{"id": name} for name in models(self._engine.model_id)]})
+        return JSONResponse({"models": [{"id": name} for name in self._names]})
+
+    @property
+    def _names(self) -> list[str]:
+        return models(self._engine.model_id, self._config.model_aliases)
+
+    async def no_cloning(self, request: Request) -> Response:
+        """OpenAI's routes for voices of one's own."""
+        raise Unprocessable(CLONING_LATER.capitalize(), code="not_supported_yet")
 
     async def voices(self, request: Request) -> Response:
         """The checkpoint's voices."""
         return JSONResponse({"voices": [asdict(voice) for voice in self._engine.voices]})
+
+    async def voice(self, request: Request) -> Response:
+        """The voice that a name stands for."""
+        name, aliases = request.path_params["voice"], self._config.voice_aliases
+        return JSONResponse(asdict(find_voice(name, self._engine.voices, aliases)))

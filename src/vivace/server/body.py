@@ -15,26 +15,25 @@ _JSON_TYPE = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;.*)?", re.IGNORE
 _OTHER_CHARSET = re.compile(r"charset\s*=\s*\"?(?!utf-?8\b)[\w-]", re.IGNORECASE)
 
 
-async def read_json(request: Request, limit: int, within_s: float) -> dict[str, object]:
-    """The JSON object a request carries.
+async def read_body(request: Request, limit: int, within_s: float) -> bytes:
+    """The bytes of a request that says it is JSON.
 
     Raises:
         TooLarge: More than `limit` bytes; the rest is not read.
-        InvalidRequest: Anything but one JSON object in UTF-8.
+        InvalidRequest: The client left in the middle.
         HTTPException: 415, for another content type or encoding; 408, for a body that did not
             come in time.
     """
     _check_headers(request.headers)
     try:
         async with asyncio.timeout(within_s):
-            raw = await _read(request, limit)
+            return await _read(request, limit)
     except TimeoutError:
         raise HTTPException(408, f"The body did not come within {within_s:g} s.") from None
-    return parse(raw)
 
 
 def parse(raw: bytes) -> dict[str, object]:
-    """One JSON object from its bytes.
+    """One JSON object in UTF-8 from its bytes; anything else is an InvalidRequest.
 
     NaN, Infinity and 1e400 pass here as floats: the field they stand in refuses them by its name.
     """

@@ -1,7 +1,7 @@
 """Reads the fields of one JSON object, strictly: a boolean is no number, a number no string."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from vivace.errors import Unprocessable
@@ -64,17 +64,11 @@ class Fields:
         start = "above" if above else "from"
         raise _wrong(name, f"a number {start} {low:g} {'up ' * above}to {high:g}", value)
 
-    def choice(self, name: str, served: tuple[str, ...], later: tuple[str, ...] = ()) -> str | None:
-        """One of a few words in any case; `later` are those that we know and do not serve yet."""
+    def choice(self, name: str, served: Collection[str]) -> str | None:
+        """One of a few words, in any case."""
         value = self.text(name)
         if value is None or value.lower() in served:
             return value and value.lower()
-        if value.lower() in later:
-            raise Unprocessable(
-                f"`{name}` {value.lower()} comes in a later version; use {' or '.join(served)}.",
-                param=name,
-                code="not_supported_yet",
-            )
         raise _wrong(name, " or ".join(served), value)
 
     def either(self, name: str, alias: str, read: Callable[[str], T | None]) -> T | None:

@@ -41,29 +41,39 @@ LANGUAGE_CODES: Final[Mapping[str, str]] = {
     "fr": "french",
     "ru": "russian",
 }
+_SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # gpt-4o-mini-tts-2025-12-15
 _LANGUAGE_TAG = re.compile(r"([a-z]{2,3})([-_][a-z0-9]{1,8})*")
 
 
-def models(model_id: str) -> list[str]:
+def models(model_id: str, aliases: Sequence[str] = ()) -> list[str]:
     """Every model name a request may carry; the first is the real one."""
-    return list(dict.fromkeys((model_id, *MODEL_ALIASES)))
+    return list(dict.fromkeys((model_id, *MODEL_ALIASES, *aliases)))
 
 
-def check_model(name: str, model_id: str) -> None:
-    """Refuse a model name that means nothing here."""
-    known = models(model_id)
-    if name.lower() not in map(str.lower, known):
-        raise NotFound(
-            f"There is no model {name[:64]!r} here. Models: {', '.join(known)}.",
-            param="model",
-            code="model_not_found",
-        )
+def find_model(name: str, model_id: str, aliases: Sequence[str] = ()) -> str:
+    """The model's name as it is listed, from a name in any case, with a snapshot's date or not."""
+    known = models(model_id, aliases)
+    by_name = {listed.lower(): listed for listed in known}
+    for wanted in (name.lower(), _SNAPSHOT.sub("", name.lower())):
+        if wanted in by_name:
+            return by_name[wanted]
+    raise NotFound(
+        f"There is no model {name[:64]!r} here. Models: {', '.join(known)}.",
+        param="model",
+        code="model_not_found",
+    )
 
 
-def find_voice(name: str, voices: Sequence[Voice]) -> Voice:
-    """The voice of that id or name in any case, or the one that stands in for an OpenAI voice."""
+def find_voice(
+    name: str, voices: Sequence[Voice], aliases: Mapping[str, str] | None = None
+) -> Voice:
+    """The voice of that id or name in any case, or the one that stands in for it.
+
+    `aliases` are the operator's own stand-ins; OpenAI's names come after them.
+    """
     known = {v.name.lower(): v for v in voices} | {v.id.lower(): v for v in voices}
     wanted = name.lower()
+    wanted = {alias.lower(): v.lower() for alias, v in (aliases or {}).items()}.get(wanted, wanted)
     if wanted in known:
         return known[wanted]
     if wanted in OPENAI_VOICES and voices:

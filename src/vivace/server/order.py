@@ -4,46 +4,72 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from vivace.audio.encode import ENCODERS
-from vivace.config import Limits
+from vivace.audio.encode import FORMATS, Format
+from vivace.config import Limits, ServerConfig
 from vivace.errors import InvalidRequest, NotFound, Unprocessable
+from vivace.server import sse
 from vivace.server.fields import Fields
-from vivace.server.names import OPENAI_VOICES, check_model, find_language, find_voice
+from vivace.server.names import OPENAI_VOICES, find_language, find_model, find_voice
 from vivace.text.clean import speakable
 from vivace.types import Sampling, SpeechRequest, TextMode
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
 
-DEFAULT_FORMAT: Final = "wav"
-LATER_FORMATS: Final = ("mp3", "opus", "aac", "flac")
+DEFAULT_FORMAT: Final = "mp3"
 CLONING_LATER: Final = "cloning a voice comes in a later version."
 
 
 @dataclass(frozen=True, slots=True)
+class Output:
+    """What shape the speech is sent in: `whole` waits for its end, `sse` sends events."""
+
+    format: Format
+    rate: int
+    speed: float
+    sse: bool
+    whole: bool
+
+    @property
+    def media_type(self) -> str:
+        """The response's content type; a rate that is not the format's own is part of it."""
+        if self.sse:
+            return sse.MEDIA_TYPE
+        kind, own = self.format.media_type, self.rate == self.format.rate
+        return f"{kind};rate={self.rate}" if self.format.bare and not own else kind
+
+    @property
+    def light(self) -> bool:
+        """Whether encoding a chunk costs so little that the event loop can do it."""
+        return self.format.light and self.speed == 1
+
+
+@dataclass(frozen=True, slots=True)
 class Order:
-    """One checked request: what to say, how, in which format, and what we did not use."""
+    """One checked request: what to say, how, in which shape, and what we did not use."""
 
     text: str
     request: SpeechRequest
-    format: str
+    output: Output
     warnings: tuple[str, ...]
 
 
-def read_order(body: Mapping[str, object], engine: "Engine", limits: Limits) -> Order:
-    """The order that a JSON body places.
+def read_order(
+    body: Mapping[str, object], engine: "Engine", config: ServerConfig, *, strict: bool = False
+) -> Order:
+    """The order that a JSON body places; `strict` refuses fields that nobody knows.
 
     Raises:
         InvalidRequest: And its children; `param` names the field at fault.
     """
-    fields = Fields(body)
+    fields, limits = Fields(body), config.limits
     model = fields.text("model")
     if model is not None:
-        check_model(model, engine.model_id)
+        find_model(model, engine.model_id, config.model_aliases)
     text = _text(fields, limits)
     _check_task(fields, engine)
     request = SpeechRequest(
-        voice=_voice(fields, engine),
+        voice=_voice(fields, engine, config.voice_aliases),
         language=_language(fields, engine),
         instruct=_instruct(fields, engine, limits),
         text_mode=TextMode.WHOLE if fields.flag("non_streaming_mode") else TextMode.STREAMING,
@@ -51,11 +77,18 @@ def read_order(body: Mapping[str, object], engine: "Engine", limits: Limits) -> 
         trim=fields.flag("trim"),
         normalize=fields.flag("normalize"),
     )
-    form = _format(fields)
-    if unknown := fields.unknown():
-        names = ", ".join(name[:40] or "(empty)" for name in unknown[:10])
+    output = _output(fields)
+    _tell_unknown(fields, strict)
+    return Order(text, request, output, tuple(fields.warnings))
+
+
+def _tell_unknown(fields: Fields, strict: bool) -> None:
+    unknown = fields.unknown()
+    names = ", ".join(name[:40] or "(empty)" for name in unknown[:10])
+    if unknown and strict:
+        raise Unprocessable(f"There is no such field here: {names}.", param=unknown[0])
+    if unknown:
         fields.warnings.append(f"ignored unknown fields: {names}")
-    return Order(text, request, form, tuple(fields.warnings))
 
 
 def _text(fields: Fields, limits: Limits) -> str:
@@ -94,7 +127,7 @@ def _check_task(fields: Fields, engine: "Engine") -> None:
         )
 
 
-def _voice(fields: Fields, engine: "Engine") -> str | None:
+def _voice(fields: Fields, engine: "Engine", aliases: Mapping[str, str]) -> str | None:
     """A voice of the checkpoint; its first one if the request names none."""
 
     def read(name: str) -> str | None:
@@ -102,12 +135,13 @@ def _voice(fields: Fields, engine: "Engine") -> str | None:
         if isinstance(value, dict) and set(value) == {"id"}:
             value = value["id"]
         if value is None or isinstance(value, str):
-            return value
+            return value and value.lower()
         raise Unprocessable(f'`{name}` must be a name or {{"id": name}}.', param=name)
 
     name = fields.either("voice", "speaker", read)
     if engine.voices:
-        return engine.voices[0].id if name is None else find_voice(name, engine.voices).id
+        first = engine.voices[0]
+        return first.id if name is None else find_voice(name, engine.voices, aliases).id
     if name is None:
         return None
     if name.lower() not in OPENAI_VOICES:  # clients that must send a voice send one of those
@@ -171,16 +205,29 @@ def _sampling(fields: Fields, defaults: Sampling, limits: Limits) -> Sampling:
     return sampling
 
 
-def _format(fields: Fields) -> str:
-    """The response's format. Everything streams, whatever `stream` says."""
-    form = fields.choice("response_format", tuple(ENCODERS), LATER_FORMATS)
-    fields.choice("stream_format", ("audio",), ("sse",))
-    fields.flag("stream")
+def _output(fields: Fields) -> Output:
+    """The response's shape. Everything streams unless `stream` is false."""
+    form = FORMATS[fields.choice("response_format", FORMATS) or DEFAULT_FORMAT]
+    events = fields.choice("stream_format", ("audio", "sse")) == "sse"
+    stream = fields.flag("stream")
+    if events and stream is False:
+        raise Unprocessable('`stream` is false, but `stream_format` "sse" streams.', param="stream")
     speed = fields.number("speed", 0.25, 4)
-    if speed is not None and speed != 1:
+    return Output(
+        format=form,
+        rate=_rate(fields, form),
+        speed=1.0 if speed is None else speed,
+        sse=events,
+        whole=stream is False,
+    )
+
+
+def _rate(fields: Fields, form: Format) -> int:
+    rate = fields.whole("sample_rate", 1)
+    if rate is not None and rate not in form.rates:
+        rates = form.rates
+        known = f"{rates[0]} to {rates[-1]}" if isinstance(rates, range) else str(rates)[1:-1]
         raise Unprocessable(
-            "`speed` other than 1 comes in a later version.",
-            param="speed",
-            code="not_supported_yet",
+            f"`sample_rate` of {form.name} must be {known}; got {rate}.", param="sample_rate"
         )
-    return form or DEFAULT_FORMAT
+    return form.rate if rate is None else rate

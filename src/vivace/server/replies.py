@@ -48,30 +48,45 @@ def header_safe(text: str) -> str:
     return _UNFIT_FOR_A_HEADER.sub("?", text)[:512].strip()
 
 
-def _envelope(
-    status: int, message: str, kind: str, param: str | None = None, code: str | None = None
-) -> Response:
-    """OpenAI's error object. Half a character of the request comes back as ?."""
-    error = {"message": message, "type": kind, "param": param and param[:64], "code": code}
-    text = json.dumps({"error": error}, ensure_ascii=False)
-    return Response(text.encode("utf-8", "replace"), status, media_type="application/json")
+def error_object(error: BaseException) -> dict[str, str | None]:
+    """OpenAI's error object. What failed on our side is in the log, not in its message."""
+    seen = outcome(error)
+    if not isinstance(error, VivaceError):
+        return _object("The server failed; the log says why.", seen.type)
+    return _object(error.message, seen.type, error.param, error.code)
+
+
+def _object(
+    message: str, kind: str, param: str | None = None, code: str | None = None
+) -> dict[str, str | None]:
+    return {"message": message, "type": kind, "param": param and param[:64], "code": code}
+
+
+def as_json(content: object) -> bytes:
+    """UTF-8, in which half a character of the request comes back as ?."""
+    return json.dumps(content, ensure_ascii=False).encode("utf-8", "replace")
+
+
+def _envelope(status: int, error: dict[str, str | None]) -> Response:
+    return Response(as_json({"error": error}), status, media_type="application/json")
 
 
 async def refused(request: Request, error: Exception) -> Response:
     """One of our own errors as a response."""
     assert isinstance(error, VivaceError)
-    seen = outcome(error)
-    response = _envelope(seen.status, error.message, seen.type, error.param, error.code)
+    status = outcome(error).status
+    response = _envelope(status, error_object(error))
     if isinstance(error, Overloaded):
         response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
+        response.headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1000))
     if isinstance(error, TooLarge) and "content-length" not in request.headers:
         response.headers["connection"] = "close"  # or the rest would be read, however long it is
-    level = logging.ERROR if seen.status == HTTPStatus.INTERNAL_SERVER_ERROR else logging.INFO
+    level = logging.ERROR if status == HTTPStatus.INTERNAL_SERVER_ERROR else logging.INFO
     log.log(
         level,
         "%s refused status=%d param=%r: %s",
         request.state.request_id,
-        seen.status,
+        status,
         error.param,
         error.message.encode("ascii", "backslashreplace").decode(),
     )
@@ -86,13 +101,21 @@ async def not_routed(request: Request, error: Exception) -> Response:
         HTTPStatus.NOT_FOUND: f"There is no {where} here.",
         HTTPStatus.METHOD_NOT_ALLOWED: f"{where}: another method is served here; see Allow.",
     }.get(HTTPStatus(error.status_code), error.detail)
-    response = _envelope(error.status_code, message, "invalid_request_error")
+    response = _envelope(error.status_code, _object(message, "invalid_request_error"))
     response.headers.update(error.headers or {})
+    return response
+
+
+def unreadable(message: str) -> Response:
+    """What is no HTTP request at all; it never reaches the app."""
+    response = _envelope(400, _object(message, "invalid_request_error"))
+    response.headers["x-request-id"] = uuid.uuid4().hex
+    response.headers["connection"] = "close"
     return response
 
 
 async def failed(request: Request, error: Exception) -> Response:
     """Our own fault. What went wrong goes to the log, not to the client."""
-    response = _envelope(500, "The server failed; the log says why.", "server_error")
+    response = _envelope(500, error_object(error))
     response.headers["connection"] = "close"  # uvicorn drops it after an exception
     return response

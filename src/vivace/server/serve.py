@@ -9,12 +9,16 @@ from contextlib import ExitStack
 from types import FrameType
 from typing import TYPE_CHECKING
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from vivace.audio.encode import warm
 from vivace.config import ServerConfig
 from vivace.errors import InvalidRequest
 from vivace.server.app import create_app
+from vivace.server.replies import unreadable
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
@@ -54,6 +58,18 @@ def address_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+class Protocol(H11Protocol):
+    """uvicorn's HTTP, with our envelope around what is no request."""
+
+    def send_400_response(self, msg: str) -> None:
+        """Say so and hang up."""
+        reply = unreadable(msg)
+        head = h11.Response(status_code=reply.status_code, headers=reply.raw_headers)
+        for event in (head, h11.Data(data=bytes(reply.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
 class Server(uvicorn.Server):
     """uvicorn, with a word when the port is open."""
 
@@ -66,7 +82,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 # httptools drops the body of a request that offers an upgrade (Java's client does),
                 # and sends HTTP/1.0 clients chunks.
-                http="h11",
+                http=Protocol,
                 ws="none",
                 server_header=False,
                 timeout_graceful_shutdown=config.drain_s,
@@ -96,6 +112,7 @@ def run(
 
     A second signal ends them at once.
     """
+    warm()
     app = create_app(engine, config, draining=lambda: server.should_exit)
 
     async def patient(scope: Scope, receive: Receive, send: Send) -> None:

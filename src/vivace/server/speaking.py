@@ -3,78 +3,86 @@
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import Receive, Scope, Send
 
-from vivace.audio.encode import ENCODERS
-from vivace.errors import EngineFailure, Unavailable, VivaceError
+from vivace.errors import VivaceError
+from vivace.server import sse
 from vivace.server.order import Order
 from vivace.server.replies import header_safe
+from vivace.server.voiced import Voiced
+from vivace.server.workers import Workers
 from vivace.types import SAMPLE_RATE, FinishReason
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
-    from vivace.session import Session
 
 log = logging.getLogger(__name__)
+
+SLICE = 1 << 16  # bytes of a whole file in one go: a client that reads nothing is noticed
 
 
 class Speaking:
     """One order's response.
 
     Headers wait for the first sound, so that an error before it has a status of its own; a later
-    one breaks the chunked body off without its end. Chunks are taken from the session only as fast
-    as the client reads them, so a slow reader holds back its own session.
+    one is an event, or breaks the chunked body off without its end. Chunks are taken from the
+    session only as fast as the client reads them, so a slow reader holds back its own session.
     """
 
-    def __init__(self, engine: "Engine", order: Order, stall_s: float) -> None:
-        self._engine = engine
-        self._order = order
+    def __init__(self, engine: "Engine", order: Order, workers: Workers, stall_s: float) -> None:
+        self._engine, self._order, self._workers = engine, order, workers
         self._stall_s = stall_s
         self._started_s = time.perf_counter()
-        self._first_s: float | None = None
-        self._samples = 0
+        self._headed = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Open the session, stream it, close it."""
-        session = self._engine.say(self._order.text, self._order.request)
-        watcher = asyncio.create_task(_cancel_when_gone(receive, session))
+        """Open the session, send its sound, close it."""
+        voiced = await Voiced.open(self._engine, self._order, self._workers)
+        watcher = asyncio.create_task(when_gone(receive, voiced.session.cancel))
         try:
-            await self._send_speech(session, send)
-        except (VivaceError, TimeoutError):
-            if self._first_s is None and not watcher.done():
+            await (self._send_whole if self._order.output.whole else self._stream)(voiced, send)
+        except Exception as error:
+            if not (self._headed or watcher.done()):
                 raise
-            # Too late for a status: returning without the body's end breaks it off.
+            await self._break_off(error, send)
         finally:
-            session.cancel()
+            voiced.close()
             watcher.cancel()
-            self._log(scope["state"]["request_id"], session)
+            self._log(scope["state"]["request_id"], voiced)
 
-    async def _send_speech(self, session: "Session", send: Send) -> None:
-        encoder = ENCODERS[self._order.format]()
-        async for chunk in session:
-            if self._first_s is None:
-                self._first_s = time.perf_counter()
-                await self._send_head(send, encoder.media_type)
-            await self._send_body(send, encoder.encode(chunk.pcm))
-            self._samples += len(chunk.pcm)
-        reason = _reason(session)
-        if self._first_s is None:
-            await self._send_head(send, encoder.media_type, reason)
-        await self._send_body(send, encoder.finish(), more=False)
+    async def _stream(self, voiced: Voiced, send: Send) -> None:
+        as_events = self._order.output.sse
+        async for piece in voiced.pieces():
+            if not self._headed:
+                await self._send_head(send)
+            await self._send_body(send, sse.delta(piece) if as_events else piece)
+        rest, done = await voiced.last()
+        if not self._headed:
+            await self._send_head(send, {"x-finish-reason": done.reason})
+        rest = sse.delta(rest) + sse.end(done) if as_events else rest
+        await self._send_body(send, rest, more=False)
 
-    async def _send_head(
-        self, send: Send, media_type: str, reason: FinishReason | None = None
-    ) -> None:
+    async def _send_whole(self, voiced: Voiced, send: Send) -> None:
+        body, done = await voiced.whole()
+        length = {"content-length": str(len(body)), "x-finish-reason": done.reason}
+        await self._send_head(send, length)
+        for start in range(0, len(body), SLICE):
+            await self._send_body(send, body[start : start + SLICE])
+        await self._send_body(send, b"", more=False)
+
+    async def _send_head(self, send: Send, more: dict[str, str] | None = None) -> None:
+        self._headed = True
         start = {"type": "http.response.start", "status": 200, "headers": []}
         headers = MutableHeaders(scope=start)
-        headers["content-type"] = media_type
+        headers["content-type"] = self._order.output.media_type
+        headers["cache-control"] = "no-store"
         headers["x-accel-buffering"] = "no"  # or a proxy would hold the sound back
-        if reason is not None:
-            headers["x-finish-reason"] = reason
+        headers.update(more or {})
         if self._order.warnings:
             headers["x-vivace-warning"] = header_safe("; ".join(self._order.warnings))
         await send(start)
@@ -84,36 +92,38 @@ class Speaking:
         async with asyncio.timeout(self._stall_s):
             await send({"type": "http.response.body", "body": data, "more_body": more})
 
-    def _log(self, request_id: str, session: "Session") -> None:
-        done = session.done
-        first_ms = self._first_s and (self._first_s - self._started_s) * 1000
+    async def _break_off(self, error: Exception, send: Send) -> None:
+        """Too late for a status: an event, or no end of the body at all."""
+        ours = isinstance(error, VivaceError | TimeoutError)
+        if not (self._headed and self._order.output.sse):
+            if not ours:
+                raise error
+            return
+        if not ours:
+            log.error("a response failed", exc_info=error)
+        with suppress(TimeoutError):
+            await self._send_body(send, sse.fault(error), more=False)
+
+    def _log(self, request_id: str, voiced: Voiced) -> None:
+        done, first_s = voiced.session.done, voiced.first_s
         log.info(
-            "%s spoke reason=%s chars=%d audio_s=%.2f first_ms=%s took_ms=%.0f voice=%s seed=%s",
+            "%s spoke reason=%s chars=%d audio_s=%.2f first_ms=%s took_ms=%.0f format=%s voice=%s "
+            "seed=%s",
             request_id,
             done.reason if done else FinishReason.CANCELLED,
             len(self._order.text),
-            self._samples / SAMPLE_RATE,
-            "-" if first_ms is None else f"{first_ms:.0f}",
+            voiced.samples / SAMPLE_RATE,
+            "-" if first_s is None else f"{(first_s - self._started_s) * 1000:.0f}",
             (time.perf_counter() - self._started_s) * 1000,
+            self._order.output.format.name,
             self._order.request.voice,
             done.seed if done else None,
         )
 
 
-def _reason(session: "Session") -> FinishReason:
-    """Why the session ended well; raises what stands for any other end."""
-    done = session.done
-    assert done is not None
-    if done.reason is FinishReason.CANCELLED:
-        raise Unavailable("The request was cancelled before it was done.", code="cancelled")
-    if done.reason is FinishReason.ERROR:
-        raise done.error or EngineFailure("The engine failed.")
-    return done.reason
-
-
-async def _cancel_when_gone(receive: Receive, session: "Session") -> None:
-    """Cancel the session as soon as its client leaves, whatever the response is waiting for."""
+async def when_gone(receive: Receive, then: Callable[[], object]) -> None:
+    """Call `then` as soon as the client leaves, whatever its response is waiting for."""
     with suppress(asyncio.CancelledError):
         while (await receive())["type"] != "http.disconnect":
             pass
-        session.cancel()
+        then()

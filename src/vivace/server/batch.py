@@ -1,0 +1,138 @@
+"""`POST /v1/audio/speech/batch`: several orders in one body, all of them valid or none begun."""
+
+import asyncio
+import base64
+import logging
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from vivace.config import ServerConfig
+from vivace.errors import InvalidRequest, Unprocessable, VivaceError
+from vivace.server import sse
+from vivace.server.order import Order, read_order
+from vivace.server.replies import as_json, error_object
+from vivace.server.speaking import when_gone
+from vivace.server.voiced import Voiced
+from vivace.server.workers import Workers
+
+if TYPE_CHECKING:
+    from vivace.engine import Engine
+
+log = logging.getLogger(__name__)
+
+
+def read_batch(body: Mapping[str, object], engine: "Engine", config: ServerConfig) -> list[Order]:
+    """The orders of a batch. Fields beside `items` are what an item has that does not say.
+
+    Raises:
+        InvalidRequest: And its children; `param` names item and field, as in `items[3].voice`.
+    """
+    items, limits = body.get("items"), config.limits
+    if not isinstance(items, list) or not 1 <= len(items) <= limits.batch_items:
+        raise Unprocessable(
+            f"`items` must be a list of 1 to {limits.batch_items} requests.", param="items"
+        )
+    shared = {name: value for name, value in body.items() if name != "items"}
+    orders = [_item(at, item, shared, engine, config) for at, item in enumerate(items)]
+    chars = sum(len(order.text) for order in orders)
+    if chars > limits.text_chars:
+        raise Unprocessable(
+            f"The items have {chars:,} characters; the limit is {limits.text_chars:,}.",
+            param="items",
+            code="text_too_long",
+        )
+    return orders
+
+
+def _item(
+    at: int, item: object, shared: dict[str, object], engine: "Engine", config: ServerConfig
+) -> Order:
+    name = f"items[{at}]"
+    if not isinstance(item, dict):
+        raise Unprocessable(f"`{name}` must be a JSON object.", param=name)
+    own = {key: value for key, value in item.items() if value is not None}
+    try:
+        order = read_order(shared | own, engine, config, strict=True)
+    except InvalidRequest as error:
+        error.param = f"{name}.{error.param}"
+        error.message = f"Item {at}: {error.message}"
+        raise
+    if order.output.sse:
+        raise Unprocessable(f"`{name}`: a batch sends no events.", param=f"{name}.stream_format")
+    return order
+
+
+class Batch:
+    """The response to a batch: JSON with the sound of each item in base64, at the end of them all.
+
+    An item that fails has its error in the place of its sound, and the others go on.
+    """
+
+    def __init__(
+        self, engine: "Engine", orders: list[Order], workers: Workers, at_once: int
+    ) -> None:
+        self._engine, self._orders, self._workers = engine, orders, workers
+        self._room = asyncio.Semaphore(at_once)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Speak every item; a client that leaves ends those that speak."""
+        speaking = asyncio.gather(*map(self._speak, self._orders))
+        watcher = asyncio.create_task(when_gone(receive, speaking.cancel))
+        try:
+            results = await speaking
+        except asyncio.CancelledError:
+            if not watcher.done():
+                raise
+            return  # nobody is there
+        finally:
+            speaking.cancel()
+            watcher.cancel()
+        body = await self._workers.run(_body, results)
+        await Response(body, media_type="application/json")(scope, receive, send)
+
+    async def _speak(self, order: Order) -> dict[str, object]:
+        try:
+            async with self._room:
+                voiced = await Voiced.open(self._engine, order, self._workers)
+                try:
+                    sound, done = await voiced.whole()
+                finally:
+                    voiced.close()
+        except Exception as error:
+            if not isinstance(error, VivaceError):
+                log.exception("an item of a batch failed")
+            return {"status": "error", "error": error_object(error)}
+        return {
+            "status": "success",
+            "audio_data": sound,
+            "media_type": order.output.media_type,
+            "finish_reason": done.reason,
+            "usage": sse.usage(done),
+            "warnings": order.warnings,
+        }
+
+
+def _body(results: list[dict[str, object]]) -> bytes:
+    """The answer's JSON; it may be many megabytes."""
+    succeeded = sum(result["status"] == "success" for result in results)
+    return as_json(
+        {
+            "id": f"batch-{uuid.uuid4().hex}",
+            "results": [{"index": at, **_spelt(result)} for at, result in enumerate(results)],
+            "total": len(results),
+            "succeeded": succeeded,
+            "failed": len(results) - succeeded,
+        }
+    )
+
+
+def _spelt(result: dict[str, object]) -> dict[str, object]:
+    """Bytes in base64."""
+    return {
+        name: base64.b64encode(value).decode() if isinstance(value, bytes) else value
+        for name, value in result.items()
+    }

@@ -1,0 +1,83 @@
+"""One session's sound on its way into the bytes that were ordered."""
+
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Self
+
+from vivace.audio.encode import Pipeline
+from vivace.errors import EngineFailure, Unavailable
+from vivace.server.order import Order
+from vivace.server.workers import Workers
+from vivace.types import Done, FinishReason
+
+if TYPE_CHECKING:
+    from vivace.engine import Engine
+    from vivace.session import Session
+
+LONG_TEXT = 2_000  # characters that are cleaned and tokenised in about 3 ms
+
+
+class Voiced:
+    """An order being spoken. Close it on any way out, or its session goes on."""
+
+    def __init__(
+        self, order: Order, session: "Session", pipeline: Pipeline, workers: Workers
+    ) -> None:
+        self.session, self.samples = session, 0
+        self.first_s: float | None = None  # when the first sound was there, on perf_counter
+        self._order, self._pipeline, self._workers = order, pipeline, workers
+
+    @classmethod
+    async def open(cls, engine: "Engine", order: Order, workers: Workers) -> Self:
+        """Open the session; its first frames are made while the encoder is set up.
+
+        Raises what `Engine.say` raises.
+        """
+        text, output = order.text, order.output
+        session = await workers.run(engine.say, text, order.request, aside=len(text) > LONG_TEXT)
+        try:
+            pipeline = await workers.run(
+                Pipeline, output.format, output.rate, output.speed, aside=not output.light
+            )
+        except BaseException:
+            session.cancel()
+            raise
+        return cls(order, session, pipeline, workers)
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Bytes as their sound is made, none of them empty; `last` has the rest."""
+        async for chunk in self.session:
+            if self.first_s is None:
+                self.first_s = time.perf_counter()
+            self.samples += len(chunk.pcm)
+            if piece := await self._run(self._pipeline.encode, chunk.pcm):
+                yield piece
+
+    async def last(self) -> tuple[bytes, Done]:
+        """The rest of the bytes and how it ended; raises what stands for a bad end."""
+        done = _well(self.session)
+        return await self._run(self._pipeline.finish), done
+
+    async def whole(self) -> tuple[bytes, Done]:
+        """All of it as one file that knows its length."""
+        pieces = [piece async for piece in self.pieces()]
+        rest, done = await self.last()
+        return self._pipeline.sealed(b"".join([*pieces, rest])), done
+
+    def close(self) -> None:
+        """Nobody listens any more; after the end it changes nothing."""
+        self.session.cancel()
+        self._pipeline.close()
+
+    async def _run(self, work: Callable[..., bytes], *args: object) -> bytes:
+        return await self._workers.run(work, *args, aside=not self._order.output.light)
+
+
+def _well(session: "Session") -> Done:
+    done = session.done
+    assert done is not None
+    if done.reason is FinishReason.CANCELLED:
+        raise Unavailable("The request was cancelled before it was done.", code="cancelled")
+    if done.reason is FinishReason.ERROR:
+        raise done.error or EngineFailure("The engine failed.")
+    return done
