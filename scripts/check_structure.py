@@ -33,6 +33,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench": BASE,  # it measures any server, and knows ours from outside only
     "bench.stages": BASE | ENGINE | {"runtime", "bench"},  # but for this, from inside
     "bench.link": BASE | ENGINE | {"schedule", "text", "checkpoint", "simulate", "bench"},
+    "bench.profile": BASE | ENGINE | {"runtime", "bench"},
+    "bench.kernels": BASE | {"model", "kernels", "bench"},
     "__init__": BASE | ENGINE,
     **dict.fromkeys(
         ("say", "doctor", "cli", "__main__"),

@@ -16,7 +16,8 @@ from torch import Tensor
 from vivace.config import Limits
 from vivace.model.sampling import Rows
 from vivace.resolve import resolve
-from vivace.runtime.runner import PAGE, Runner
+from vivace.runtime.runner import Runner
+from vivace.runtime.state import PAGE
 from vivace.text.prompt import Script
 from vivace.types import Codes, Pcm, Row
 

@@ -42,6 +42,12 @@ Threads = Annotated[
     int, typer.Option(min=0, help="CPU threads; 0: one for a small model, else every core.")
 ]
 Trim = Annotated[bool, typer.Option("--trim/--no-trim", help="Drop the silence before the speech.")]
+Graphs = Annotated[
+    bool, typer.Option(" /--no-graphs", help="On a card, launch kernels one by one.")
+]
+Kernels = Annotated[
+    bool, typer.Option(" /--no-kernels", help="On a card, use torch's own kernels.")
+]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is a free one.")]
 
@@ -202,6 +208,8 @@ def serve(
         Path | None, typer.Option(help="Append every decision to this file.", metavar="FILE")
     ] = None,
     threads: Threads = 0,
+    graphs: Graphs = True,
+    kernels: Kernels = True,
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Engine and HTTP in one process.")
     ] = False,
@@ -222,6 +230,8 @@ def serve(
         threads=threads,
         max_sessions=max_sessions,
         max_queue=max_queue,
+        graphs=graphs,
+        kernels=kernels,
         slo_ttfa_s=slo_ttfa_ms / 1e3,
         profile=profile_of(profile),
         trace=trace,

@@ -91,7 +91,10 @@ class EngineConfig:
     max_queue: int = 64
     slo_ttfa_s: float = 3.0  # a newcomer who would wait longer for its first sound is refused
     max_context: int = 8192  # positions one session may fill: prompt rows and frames
-    session_context: int = 1024  # positions a session fills as a rule; sizes the shared pool
+    session_context: int = 512  # positions a session fills as a rule; sizes the shared pool
+    prefix_mb: int = 256  # keys and values kept of what stands before the text; 0 keeps none
+    graphs: bool = True  # replay captured graphs on a card
+    kernels: bool = True  # use our own kernels on a card
     threads: int = 0  # torch threads on the CPU; 0 is one for a small model, else every core
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
     trim: bool = True  # drop the silence before the speech where a request does not say
@@ -102,7 +105,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _check(self, 1, "max_sessions", "session_context")
         _check(self, 64, "max_context")
-        _check(self, 0, "max_queue", "threads", "stall_s", "slo_ttfa_s")
+        _check(self, 0, "max_queue", "prefix_mb", "threads", "stall_s", "slo_ttfa_s")
 
 
 @dataclass(frozen=True, slots=True)

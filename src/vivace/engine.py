@@ -77,6 +77,7 @@ class Engine:
         self._host = host(build, self.config, clock, self._done)
         known = self._host.known
         self.model_id, self.spec, self._tokenizer = known.model_id, known.spec, known.tokenizer
+        self.config = replace(self.config, max_sessions=known.sessions)
 
     # What callers see, from any thread.
 

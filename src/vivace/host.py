@@ -5,7 +5,7 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from vivace.config import EngineConfig
@@ -30,6 +30,7 @@ class Known:
     model_id: str
     spec: ModelSpec
     tokenizer: Tokenizer
+    sessions: int  # that it has slots for
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,14 @@ class Pulse:
     steps: int  # since the start
 
 
-def known_of(parts: "Parts") -> Known:
+def known_of(parts: "Parts", config: EngineConfig) -> Known:
     """What the edge gets to know of them."""
-    return Known(parts.model_id, parts.spec, parts.tokenizer)
+    return Known(parts.model_id, parts.spec, parts.tokenizer, config.max_sessions)
+
+
+def fitted(config: EngineConfig, parts: "Parts") -> EngineConfig:
+    """With no more sessions than the device holds."""
+    return config if parts.sessions is None else replace(config, max_sessions=parts.sessions)
 
 
 def costs_of(parts: "Parts", config: EngineConfig) -> Costs:
@@ -109,7 +115,8 @@ class LoopThread:
         self, build: Build, config: EngineConfig, clock: Callable[[], float], on_done: OnDone
     ) -> None:
         parts = build()
-        self.known = known_of(parts)
+        config = fitted(config, parts)
+        self.known = known_of(parts, config)
         self._loop = Loop(
             parts.runner,
             config,

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from vivace.types import (
     FinishReason,
     Frames,
     Pcm,
+    Pending,
     Row,
     Sampling,
     SpeechRequest,
@@ -45,21 +46,6 @@ log = logging.getLogger("vivace")
 NO_MEMORY = "no memory is left for this session; try again later, or lower --max-sessions"
 EARLY_S = 0.001  # a step is started so long before the one before it should be over
 IDLE_S = 0.5  # longest sleep of an idle loop: the heartbeat of an idle engine
-
-
-T_co = TypeVar("T_co", covariant=True)
-
-
-class Pending(Protocol[T_co]):
-    """A step that runs; a `Future` is one."""
-
-    def done(self) -> bool:
-        """Is the result there?"""
-        ...
-
-    def result(self) -> T_co:
-        """The result, waited for if need be; raises what went wrong."""
-        ...
 
 
 class Steps(Protocol):

@@ -1,26 +1,35 @@
 """From a checkpoint's name to the parts of an engine, on a device and warm."""
 
+import gc
 import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import torch
 
-from vivace.checkpoint import load
+from vivace.checkpoint import Model, load
 from vivace.checkpoint.embedded import embedded
 from vivace.checkpoint.locate import locate
-from vivace.config import EngineConfig
+from vivace.config import EngineConfig, Profile
 from vivace.errors import CheckpointError
 from vivace.loop import Steps
+from vivace.model.codec import Codec
+from vivace.model.fused import use_kernels
 from vivace.model.spec import ModelSpec
-from vivace.runtime.runner import PAGE, Runner
+from vivace.runtime.memory import plan_memory
+from vivace.runtime.passes import FrameShape, any_frame
+from vivace.runtime.runner import Runner
+from vivace.runtime.sizes import Sizes, upto
+from vivace.runtime.sound import Sound
+from vivace.runtime.state import PAGE, Filter
 from vivace.schedule.costs import FREE, CostTable
-from vivace.text.prompt import Prompt
+from vivace.text.prompt import Script
 from vivace.text.tokenize import Tokenizer
-from vivace.types import Row, Sampling
+from vivace.types import Sampling, SpeechRequest
 
 SMALL_HIDDEN = 512
 
@@ -35,6 +44,7 @@ class Parts:
     spec: ModelSpec
     tokenizer: Tokenizer
     runner: Steps
+    sessions: int | None = None  # that the device holds, where that is known
     costs: CostTable = FREE
 
 
@@ -47,26 +57,127 @@ def load_parts(
     """
     started = time.monotonic()
     path = embedded() if model is None else locate(str(model), revision=revision, offline=offline)
-    device = _device(config.device)
+    device, tokenizer = _device(config.device), Tokenizer.from_dir(path)
+    try:
+        runner = _runner(path, device, config)
+        costs = _warm_up(runner, tokenizer, config)
+    except torch.cuda.OutOfMemoryError as error:
+        raise CheckpointError(
+            f"{device} ran out of memory at start; lower --max-sessions (now "
+            f"{config.max_sessions}), session_context or prefix_mb, or end other programs on it"
+        ) from error
+    name = "vivace-embedded" if model is None else str(model)
+    log.info("%s is ready on %s after %.1f s", name, device, time.monotonic() - started)
+    return Parts(name, runner.spec, tokenizer, runner, runner.state.slots, costs)
+
+
+def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
+    """Load the weights, and make room for sessions beside them."""
     tokens = ThreadPoolExecutor(1, "vivace-tokens")
-    parts = tokens.submit(load, path, device, _dtype(config.dtype, device)).result()
+    dtype = _dtype(config.dtype, device)
+    parts = tokens.submit(load, path, device, dtype).result()
     threads = _threads(config.threads, parts.spec)
     tokens.submit(torch.set_num_threads, max(1, threads - threads // 2)).result()
-    pages = config.max_sessions * config.session_context // PAGE
-    runner = Runner(
+    card = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if card else None
+    memory = plan_memory(config, parts.spec, parts.codec.shapes, dtype.itemsize, free)
+    log.info("%s", memory)
+    if memory.sessions < config.max_sessions:
+        log.warning("%s holds %d of %d sessions", device, memory.sessions, config.max_sessions)
+    fused, sound = _kernels(parts, memory.sessions) if card and config.kernels else (False, None)
+    return Runner(
         parts.spec,
         parts.talker,
         parts.predictor,
         parts.codec,
-        slots=config.max_sessions,
-        pages=max(pages, config.max_context // PAGE),
+        slots=memory.sessions,
+        pages=memory.pages,
+        context=config.max_context,
+        sizes=_sizes(config.profile, memory.sessions, card) if card else None,
+        common=_common(parts.spec, config, fused) if card else None,
+        sound=sound,
+        graphs=config.graphs,
+        prefix_bytes=config.prefix_mb << 20,
         threads=max(1, threads // 2),  # of the codec's lane; the talker has the others
-        tokens=tokens,
+        thread=tokens,
     )
-    warm_up(runner, config)
-    name = "vivace-embedded" if model is None else str(model)
-    log.info("%s is ready on %s after %.1f s", name, device, time.monotonic() - started)
-    return Parts(name, parts.spec, Tokenizer.from_dir(path), runner)
+
+
+def _kernels(parts: Model, slots: int) -> tuple[bool, Sound | None]:
+    """Put the modules on their kernels where those work: is the talker, and the codec if it is."""
+    device = parts.codec.codebooks.device
+    with ThreadPoolExecutor(2, initializer=torch.cuda.set_device, initargs=(device,)) as pool:
+        fused = pool.submit(use_kernels, parts.talker, parts.predictor)
+        sound = pool.submit(_sound, parts.codec, slots + 1)
+        return fused.result(), sound.result()  # two at a time, as compiling takes longest
+
+
+def _sound(codec: Codec, slots: int) -> Sound | None:
+    """The codec on its kernels, if they work here; a frame is decoded to find out."""
+    try:
+        from vivace.model.codec_fused import FusedCodec, fits  # noqa: PLC0415 - brings Triton
+
+        if not fits(codec.spec):
+            return None
+        sound = FusedCodec(codec, slots)
+        none = torch.zeros(1, dtype=torch.int64, device=codec.codebooks.device)
+        sound(none.repeat(1, 1, codec.spec.quantizers), none + slots - 1)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:
+        log.warning("no fused codec, so sound takes longer: %s", str(error).strip().split("\n")[0])
+        return None
+    return sound
+
+
+def _common(spec: ModelSpec, config: EngineConfig, kernels: bool) -> FrameShape:
+    """What frames are captured for: anything with kernels, else what is usual."""
+    if kernels:
+        return any_frame(spec, -(-config.max_context // PAGE))
+    usual = Filter(64, nucleus=False)
+    return FrameShape(0, -(-config.session_context // PAGE), usual, usual)
+
+
+def _sizes(p: Profile, sessions: int, card: bool) -> Sizes:
+    """What to capture on a card; on the CPU, what to run once and time."""
+    rows, codec_rows = min(sessions, p.frame_rows), min(sessions, p.codec_rows)
+    if card:
+        return Sizes.upto(rows, codec_rows, p.chunk_frames, p.prefill_rows)
+    return Sizes(
+        frame=upto((1, 4), min(rows, 16)),
+        prefill=(min(16, p.prefill_rows),),
+        codec_rows=upto((1,), min(codec_rows, 4)),
+        codec_frames=upto((1, 2, 4, 8), p.chunk_frames),
+    )
+
+
+def _warm_up(runner: Runner, tokenizer: Tokenizer, config: EngineConfig) -> CostTable:
+    """Run everything once, so that the first request waits for no set-up."""
+    card, p = runner.device.type == "cuda", config.profile
+    costs = runner.warm_up(runner.sizes or _sizes(p, runner.state.slots, card))
+    if card:
+        _lay_voices(runner, tokenizer, p.prefill_rows)
+        torch.cuda.empty_cache()
+        gc.collect()
+        gc.freeze()  # what lives now lives as long as the process; collections need not look at it
+    return costs
+
+
+def _lay_voices(runner: Runner, tokenizer: Tokenizer, rows: int) -> None:
+    """Lay down what stands before the text for every named voice in every language."""
+    spec, slot = runner.spec, 0
+    languages = ["auto", *(set(spec.languages) - set(spec.dialects.values()))]
+    for voice, language in product(spec.speakers, languages):
+        script = Script(spec, SpeechRequest(voice=voice, language=language), tokenizer)
+        script.end()
+        prompt = script.prompt()
+        runner.open(slot, Sampling(), seed=0)
+        assert runner.room(slot, len(prompt.text))
+        runner.begin(slot, prompt)
+        while not runner.prefill(slot, rows).result():
+            pass
+        runner.close(slot)
+    runner.prefixes.hits = runner.prefixes.misses = 0
 
 
 def _device(name: str) -> torch.device:
@@ -101,23 +212,3 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
     if name not in dtypes:
         raise CheckpointError(f"no dtype {name!r}; there are auto, {', '.join(dtypes)}")
     return dtypes[name]
-
-
-def warm_up(runner: Runner, config: EngineConfig) -> None:
-    """Run every batch size and chunk once, so that the first request waits for no set-up."""
-    ids, codec = runner.spec.text_ids, runner.spec.codec_ids
-    prompt = Prompt([ids.tts_pad] * 12, [codec.pad] * 12)
-    slots = list(range(config.max_sessions))
-    endless = Sampling(min_frames=config.max_context)
-    for slot in slots:
-        runner.open(slot, endless, seed=slot)
-        runner.room(slot, len(prompt.text) + config.profile.chunk_frames + config.max_sessions)
-    runner.begin(0, prompt)
-    runner.prefill(0, config.profile.prefill_rows).result()
-    rows = [Row(slot, ids.tts_pad) for slot in slots]
-    for _ in range(config.profile.chunk_frames):
-        runner.frame(rows[: config.profile.frame_rows]).result()
-    for frames in range(1, config.profile.chunk_frames + 1):
-        runner.voice(slots[:1], frames).result()
-    for slot in slots:
-        runner.close(slot)

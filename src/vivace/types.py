@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,21 @@ FRAME_S = SAMPLES_PER_FRAME / SAMPLE_RATE  # 80 ms of sound
 
 Pcm = npt.NDArray[np.float32]  # [samples], -1..1, 24 kHz mono
 Codes = npt.NDArray[np.int64]  # [frames, codebooks]
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Pending(Protocol[T_co]):
+    """A step that runs; a `Future` is one."""
+
+    def done(self) -> bool:
+        """Is the result there?"""
+        ...
+
+    def result(self) -> T_co:
+        """The result, waited for if need be; raises what went wrong."""
+        ...
 
 
 class TextMode(StrEnum):

@@ -30,8 +30,8 @@ def test_every_stage_is_timed_per_batch(tmp_path: Path, monkeypatch: pytest.Monk
     # Twice the rows are twice the work over the same weights: only the keys and values grow.
     flop, moved = ({key: row[name] for key, row in by_name.items()} for name in ("flop", "bytes"))
     assert flop["talker", 2] == 2 * flop["talker", 1]
-    assert flop["frame", 1] > flop["talker", 1] + flop["predictor", 1]
+    assert flop["frame", 1] == flop["talker", 1] + flop["predictor", 1]
     assert moved["talker", 1] < moved["talker", 2] < 1.2 * moved["talker", 1]
     assert moved["predictor", 2] == moved["predictor", 1]
-    assert moved["frame", 1] > moved["talker", 1] + moved["predictor", 1]
+    assert moved["frame", 1] == moved["talker", 1] + moved["predictor", 1]
     assert len(told) == 1 + len(found["stages"])

@@ -225,6 +225,35 @@ def link(
     print(f"written to {output}")
 
 
+@bench.command()
+def profile(
+    output: Output,
+    model: Annotated[
+        str | None, Opt(help="Folder or hub id; without it, the embedded voice.")
+    ] = None,
+    device: Annotated[str, Opt(help="cuda or cuda:1.")] = "cuda",
+    dtype: Annotated[str, Opt(help="auto, float32 or bfloat16.")] = "auto",
+    batches: Annotated[str, Opt(help="Batch sizes.")] = "1,32,128",
+    chunk: Annotated[int, Opt(min=1, help="Frames in a codec chunk.")] = 8,
+    context: Annotated[int, Opt(min=1, help="Positions behind each row.")] = 160,
+    trace: Annotated[Path | None, Opt(help="Chrome trace to write.")] = None,
+    graphs: Annotated[bool, Opt(" /--no-graphs", help="Launch kernels one by one.")] = True,
+    kernels: Annotated[bool, Opt(" /--no-kernels", help="Use torch's own kernels.")] = True,
+) -> None:
+    """See where a card's time goes: modules, gaps of the host, kernels, bandwidth."""
+    sizes = _numbers(batches, "--batches")
+    _check_writable(output)
+    from vivace.bench import profile as profiles  # brings torch
+    from vivace.config import EngineConfig
+
+    config = EngineConfig(
+        device=device, dtype=dtype, max_sessions=max(sizes), graphs=graphs, kernels=kernels
+    )
+    result = profiles.profile(model, config, sizes, chunk, context, trace, print)
+    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {output}")
+
+
 def _record(kind: type[Record], options: Mapping[str, Any]) -> Record:
     """A record from the options that have its fields' names."""
     names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]

@@ -105,7 +105,7 @@ def parts() -> Parts:
         CARD, EngineConfig().profile, Wall(), depth=2, host_s=0.0, jitter=random.Random(0)
     )
     path = embedded()
-    return Parts("card", read_spec(path), Tokenizer.from_dir(path), runner, CARD)
+    return Parts("card", read_spec(path), Tokenizer.from_dir(path), runner, costs=CARD)
 
 
 @dataclass(slots=True)

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from vivace.bench.machine import command, commit, hardware, versions
 from vivace.config import EngineConfig
 from vivace.parts import load_parts
-from vivace.runtime.kv import PagedCache
+from vivace.runtime.lanes import Pass, send
+from vivace.runtime.memory import position_bytes
+from vivace.runtime.passes import FrameShape, SoundShape
 from vivace.runtime.runner import Runner
 from vivace.types import Row, Sampling
 
@@ -26,6 +29,7 @@ class Stage:
     name: str
     batch: int
     call: Callable[[], object]
+    eager: Callable[[], object]  # the same without a graph, on this thread, to count operations
     bytes: int
     dtype: torch.dtype
 
@@ -60,7 +64,7 @@ def time_stages(
         "model": parts.model_id,
         "device": torch.cuda.get_device_name(runner.device) if cuda else "the CPU",
         "threads": torch.get_num_threads(),
-        "dtype": str(runner.next_input.dtype).removeprefix("torch."),
+        "dtype": str(runner.state.next_input.dtype).removeprefix("torch."),
         "context": context,
         "ready_s": round(ready_s, 2),  # load and the engine's own warm-up
         "copy_gb_s": round(ceilings.bytes_s / 1e9, 1),
@@ -76,59 +80,82 @@ def time_stages(
     }
 
 
-def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: int) -> list[Stage]:
-    """Sessions with `context` positions behind them, of whatever content, and what to call."""
-    slots, spec, talker = list(range(batch)), runner.spec, runner.talker
+def seat(runner: Runner, batch: int, context: int, more: int) -> list[int]:
+    """Slots of sessions with `context` positions behind them, of whatever content."""
+    slots = list(range(batch))
     for slot in slots:
         runner.close(slot)
         runner.open(slot, Sampling(min_frames=1 << 30), seed=slot)
-        if not runner.room(slot, context + 2 + 2 * _MOST_CALLS):
+        if not runner.room(slot, context + more):
             raise ValueError("the pool of pages is too small for this context")
-        runner.position[slot] = context
-    index = torch.tensor(slots, device=runner.device)
-    tables = torch.tensor([runner.pages.table(slot) for slot in slots], device=runner.device)
-    x = torch.randn_like(runner.next_input[index])
+        runner.tokens.do(partial(runner.state.counts[0, slot].fill_, context))
+    return slots
 
-    @torch.inference_mode()
-    def talk() -> Tensor:
-        cache = PagedCache(runner.kv, tables, runner.position[index][:, None])
-        return talker.logits(talker(x, cache))
 
-    @torch.inference_mode()
-    def predict() -> Tensor:
-        out: Tensor = runner.predictor(x, x, lambda _, logits: logits.argmax(-1))
-        return out
+def frame_parts(runner: Runner) -> tuple[Pass, Pass]:
+    """The passes of talker and predictor alone."""
+    passes = runner.passes
 
-    size, s, rows = (
-        x.element_size(),
-        spec.talker,
-        [Row(slot, spec.text_ids.tts_pad) for slot in slots],
-    )
-    keys = 2 * s.layers * s.kv_heads * s.head_dim * context * batch * size
-    talker_bytes = keys + sum(_weights(m) for m in (talker.layers, talker.codec_head))
-    passes = spec.codebooks - 1  # the first takes two positions at once
-    predictor_bytes = passes * _weights(runner.predictor.layers) + runner.predictor.heads.nbytes
-    text_bytes = _weights(talker.text_up) + _weights(talker.text_out)
-    frame_bytes = talker_bytes + text_bytes + predictor_bytes
-    codec_dtype = next(runner.codec.parameters()).dtype
+    def talker(shape: FrameShape, pair: Tensor) -> Tensor:
+        return passes.talker.logits(passes.talk(shape, *pair))[:, :1]
+
+    def predictor(shape: FrameShape, pair: Tensor) -> Tensor:
+        return passes.others(shape, pair[0], passes.state.next_input[pair[0]], pair[0] * 0)
+
+    return talker, predictor
+
+
+def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: int) -> list[Stage]:
+    slots, passes = seat(runner, batch, context, 2 + 4 * _MOST_CALLS), runner.passes
+    rows = [Row(slot, runner.spec.text_ids.tts_pad) for slot in slots]
+    kind = runner.state.next_input.dtype
+
+    def of_frame(name: str, work: Pass, moved: int) -> Stage:
+        shape, pair = runner.step(rows)
+        runner.tokens.rehearse(work, shape, pair)
+        runner.tokens.prepare(work, shape, pair)
+        return Stage(
+            name,
+            batch,
+            lambda: runner.tokens.run(work, shape, pair, len).result(),
+            lambda: work(shape, send(pair, runner.device)),
+            moved,
+            kind,
+        )
+
+    def of_codec(frames: int) -> Stage:
+        pair = send([slots, slots], runner.device)
+        return Stage(
+            f"codec, {frames} frames",
+            batch,
+            lambda: runner.voice(slots, frames).result(),
+            lambda: passes.voice(SoundShape(batch, frames), pair),
+            weights(runner.codec),
+            next(runner.codec.parameters()).dtype,
+        )
+
+    talk, predict = frame_parts(runner)
+    talker, predictor = bytes_moved(runner, batch, context)
     return [
-        Stage("talker", batch, talk, talker_bytes, x.dtype),
-        Stage("predictor", batch, predict, predictor_bytes, x.dtype),
-        Stage("frame", batch, lambda: runner.frame(rows).result(), frame_bytes, x.dtype),
-        *(
-            Stage(
-                f"codec, {frames} frames",
-                batch,
-                lambda frames=frames: runner.voice(slots, frames).result(),  # type: ignore[misc]
-                _weights(runner.codec),
-                codec_dtype,
-            )
-            for frames in chunk_frames
-        ),
+        of_frame("talker", talk, talker),
+        of_frame("predictor", predict, predictor),
+        of_frame("frame", passes.frame, talker + predictor),
+        *map(of_codec, chunk_frames),
     ]
 
 
-def _weights(module: nn.Module) -> int:
+def bytes_moved(runner: Runner, batch: int, context: int) -> tuple[int, int]:
+    """The least that talker and predictor must move for a frame: weights, keys and values."""
+    spec, talker, predictor = runner.spec, runner.passes.talker, runner.passes.predictor
+    keys = position_bytes(spec, runner.state.next_input.itemsize) * context * batch
+    parts = (talker.layers, talker.codec_head, talker.text_up, talker.text_out)
+    passes = spec.codebooks - 1  # the first takes two positions at once
+    later = passes * weights(predictor.layers) + predictor.heads.nbytes
+    return keys + sum(map(weights, parts)), later
+
+
+def weights(module: nn.Module) -> int:
+    """Bytes of a module's weights."""
     return sum(weight.nbytes for weight in module.parameters())
 
 
@@ -175,8 +202,8 @@ def _measure(stage: Stage, ceilings: _Ceilings) -> dict[str, object]:
     began = time.perf_counter()
     stage.call()
     first_s = time.perf_counter() - began
-    with FlopCounterMode(display=False) as counter:
-        stage.call()
+    with FlopCounterMode(display=False) as counter, torch.inference_mode():
+        stage.eager()
     taken = sorted(_times(stage.call, ceilings.device))
     median = statistics.median(taken)
     flop = counter.get_total_flops()

@@ -108,7 +108,7 @@ _ANY = ["rows", "time", "slot_count"]  # no variant of their own for each batch 
 
 
 @triton.jit(do_not_specialize=_ANY)
-def _convolve(  # noqa: PLR0912, PLR0915
+def _convolve(  # noqa: PLR0912
     x, past, slots, turn, weight, bias, residual, rate, gain, out, active,
     rows, time, width, slot_count, size, offset, eps,
     CHANNELS: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr, SNAKES: tl.constexpr,

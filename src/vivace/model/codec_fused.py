@@ -186,8 +186,9 @@ class FusedCodec:
 
     def reset(self, slot: int) -> None:
         """Make the slot one of which nothing has been decoded; old keys are never looked at."""
-        self.memory.past[:, slot] = 0
-        self.memory.position[slot] = 0
+        # Filled in: a number that is assigned is copied to the card, and waited for.
+        self.memory.past[:, slot].zero_()
+        self.memory.position[slot].zero_()
 
     def __call__(self, codes: Tensor, slots: Tensor) -> Tensor:
         """Decode codes [B, T, 16] of the slots [B]: samples [B, T * 1920] in -1..1, fp32.

@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vivace import kernels
+
 
 class Take(Protocol):
     """Gives the published tensor `name`, on the CPU as stored, or notes that it is missing."""
@@ -19,6 +21,16 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 N counts the tokens of a step, B rows of T positions each, row by row.
 """
+
+
+class StepCache(Protocol):
+    """What a decode step through the kernels attends to (`model.paged`)."""
+
+    def attend(
+        self, index: int, x: Tensor, qkv: Tensor, gain: Tensor, frequency: Tensor, eps: float
+    ) -> Tensor:
+        """Heads' outputs [N, heads * D] of one layer."""
+        ...
 
 
 M = TypeVar("M", bound=nn.Module)
@@ -37,15 +49,23 @@ def fill(parameter: Tensor, *parts: Tensor) -> None:
         parameter.copy_(torch.cat(parts) if len(parts) > 1 else parts[0])
 
 
-class Linear(nn.Module):
-    """A linear layer over tokens [N, in], its weight stored [in, out].
+def blank(*shape: int) -> Tensor:
+    """An unfilled weight [..., in, out], laid out as a product of few tokens wants it.
 
-    That way one token's product takes half the time of the library's layer on a CPU.
+    On a CPU that is as written, and half the time of the library's layer; on a card transposed.
     """
+    weight = torch.empty(*shape)
+    if weight.device.type == "cpu":
+        return weight
+    return torch.empty(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
+
+
+class Linear(nn.Module):
+    """A linear layer over tokens [N, in], its weight [in, out]."""
 
     def __init__(self, into: int, out: int, *, bias: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(into, out))
+        self.weight = nn.Parameter(blank(into, out))
         self.bias = nn.Parameter(torch.empty(out)) if bias else None
 
     def load(
@@ -131,6 +151,13 @@ class RMSNorm(nn.Module):
         fill(self.weight, weights[0] if len(names) == 1 else torch.stack(weights))
         fill(self.gain, self.weight.float() * size**0.5)
 
+    def fold_into(self, weight: Tensor) -> None:
+        """Let a product [..., in, out] behind this norm multiply by its weight."""
+        with torch.no_grad():
+            weight.mul_(self.weight[:, None])
+            fill(self.weight, torch.ones_like(self.weight))
+            fill(self.gain, torch.full_like(self.gain, self.weight.shape[-1] ** 0.5))
+
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type != "cpu" or x.dtype != torch.float32:
             return F.rms_norm(x, x.shape[-1:], eps=self.eps) * self.weight
@@ -151,6 +178,11 @@ class SwiGLU(nn.Module):
         names = (f"{name}.gate_proj", f"{name}.up_proj")
         self.gate_up.load(take, *names, split=[self.intermediate] * 2)
         self.down.load(take, f"{name}.down_proj", scale=scale)
+
+    def step(self, x: Tensor, eps: float) -> None:
+        """Through the kernels: add to rows x, whose norm is folded in, in place."""
+        ops = kernels.ops
+        ops.add_product(x, ops.gated(x, self.gate_up.weight, eps), self.down.weight)
 
     def forward(self, residual: Tensor, x: Tensor) -> Tensor:
         gate, up = self.gate_up.forward(x).chunk(2, 1)
@@ -227,6 +259,20 @@ class Block(nn.Module):
         self.attention.load(take, f"{name}.self_attn", scale("self_attn"))
         self.mlp_norm.load(take, f"{name}.post_attention_layernorm")
         self.mlp.load(take, f"{name}.mlp", scale("mlp"))
+
+    def fold(self) -> None:
+        """Fold the norms' weights into the products behind them, which `step` relies on."""
+        self.attention_norm.fold_into(self.attention.qkv.weight)
+        self.mlp_norm.fold_into(self.mlp.gate_up.weight)
+
+    def step(self, x: Tensor, index: int, cache: StepCache, frequency: Tensor) -> None:
+        """Through the kernels: run rows x [N, hidden] in place, as layer `index` of the cache."""
+        ops, attention, norm = kernels.ops, self.attention, self.attention.qk_norm
+        assert norm is not None
+        qkv = ops.product(x, attention.qkv.weight)
+        heads = cache.attend(index, x, qkv, norm.weight, frequency, norm.eps)
+        ops.add_product(x, heads, attention.out.weight)
+        self.mlp.step(x, self.mlp_norm.eps)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         # Calls to `forward`, as a module's own call costs as much as a kernel: 45 layers a frame.

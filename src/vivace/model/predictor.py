@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from vivace import kernels
 from vivace.model.layers import (
     Attend,
     Block,
@@ -13,9 +14,12 @@ from vivace.model.layers import (
     RMSNorm,
     Rope,
     Take,
+    blank,
     fill,
     grouped_attention,
 )
+from vivace.model.paged import Paged
+from vivace.model.sampling import Picks, Rows
 from vivace.model.spec import ModelSpec
 
 Pick = Callable[[int, Tensor], Tensor]
@@ -61,9 +65,10 @@ class Predictor(nn.Module):
         super().__init__()
         s = spec.predictor
         self.spec, self.codebooks, self.width = s, spec.codebooks, spec.talker.hidden
+        self.fused = False  # set by `model.fused`
         later = spec.codebooks - 1
         self.embeddings = nn.Parameter(torch.empty(later, s.vocab, self.width))
-        self.heads = nn.Parameter(torch.empty(later, s.hidden, s.vocab))
+        self.heads = nn.Parameter(blank(later, s.hidden, s.vocab))
         self.project = (
             Linear(self.width, s.hidden, bias=True) if self.width != s.hidden else nn.Identity()
         )
@@ -87,13 +92,17 @@ class Predictor(nn.Module):
             self.project.load(take, f"{base}.small_to_mtp_projection")
         for i, block in enumerate(self.layers):
             block.load(take, f"{base}.model.layers.{i}")
+            block.fold()
         self.norm.load(take, f"{base}.model.norm")
+        self.norm.fold_into(self.heads)
         with torch.no_grad():
             for table, embedding in zip(self.table, self.embeddings, strict=True):
                 table.copy_(self.project(embedding))
 
     def forward(self, hidden: Tensor, code0: Tensor, pick: Pick) -> Tensor:
         """Codes 1..15 [B, 15] after a talker state and the embedding of code 0, each [B, width]."""
+        if self.fused and isinstance(pick, Picks):
+            return self._fused(hidden, code0, pick.rows)
         rows = hidden.shape[0]
         cache = FrameCache(self.spec.layers, rows)
         positions = torch.arange(self.codebooks, device=hidden.device)
@@ -117,6 +126,34 @@ class Predictor(nn.Module):
         cache.end += x.shape[0] // cache.rows
         out: Tensor = self.norm(x)
         return out
+
+    def _fused(self, hidden: Tensor, code0: Tensor, rows: Rows) -> Tensor:
+        """The same through the kernels: rows stay where they are, and so does each code."""
+        b, last = len(hidden), self.codebooks - 1
+        codes = torch.empty(b, last, dtype=torch.int64, device=hidden.device)
+        cache, draws = self.pages(b, hidden), rows.by_slot()
+        x = self.project(torch.stack((hidden, code0), 1).flatten(0, 1))
+        for g in range(last):
+            for i, block in enumerate(self.layers):
+                block.step(x, i, cache[g], self.rope.frequencies)
+            x = x.view(b, -1, x.shape[1])[:, -1]
+            logits = kernels.ops.product(x, self.heads[g])
+            table = self.table[g] if g < last - 1 else None
+            norm = x, self.norm.eps
+            x = kernels.ops.draw(logits, draws, g + 1, codes[:, g], norm=norm, table=table)
+        return codes
+
+    def pages(self, b: int, like: Tensor) -> list[Paged]:
+        """Keys and values of the frame's passes, a page a row: the first has two positions."""
+        s, device = self.spec, like.device
+        shape = (2, s.layers, b, self.codebooks, s.kv_heads, s.head_dim)
+        keys, values = torch.empty(shape, dtype=like.dtype, device=device)
+        rows = torch.arange(b, device=device)
+        starts = torch.arange(self.codebooks, device=device)[:, None].repeat(1, b)
+        return [
+            Paged(keys, values, rows[:, None], starts[at], rows)
+            for at in (0, *range(2, self.codebooks))
+        ]
 
     def embed(self, codes: Tensor) -> Tensor:
         """Sum of the embeddings of codes 1..15 [B, 15]: their part of the next talker row."""

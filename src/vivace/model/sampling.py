@@ -18,7 +18,7 @@ _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Sampling parameters of a batch, each [B].
+    """Sampling parameters of a batch, each [B]; or of all slots, each [S], and the rows' slots.
 
     Greedy is a top_k of 1; filters that are off have a top_k of the vocabulary, a top_p of inf.
     """
@@ -30,16 +30,28 @@ class Rows:
     frame: Tensor
     widest: int  # the largest top_k, known to the host
     nucleus: bool  # whether any row has a top_p, known to the host
+    slots: Tensor | None = None  # [B]
+
+    def by_slot(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """What the kernels take: the parameters, and each row's place in them."""
+        slots = self.slots
+        if slots is None:
+            slots = torch.arange(len(self.seed), device=self.seed.device)
+        return self.temperature, self.top_k, self.top_p, self.seed, self.frame, slots
+
+    def of(self, parameter: Tensor) -> Tensor:
+        """A parameter of the rows [B]."""
+        return parameter if self.slots is None else parameter[self.slots]
 
     def noise(self, first: int, books: int, vocab: int) -> Tensor:
         """Standard Gumbel noise [B, books, vocab] for the frame's codebooks from `first` on."""
         book = torch.arange(first, first + books, device=self.seed.device)
-        keys = _mix(_mix(_mix(self.seed)[:, None] + book) + self.frame[:, None])
+        keys = _mix(_mix(_mix(self.of(self.seed))[:, None] + book) + self.of(self.frame)[:, None])
         return _gumbel(keys[..., None] + torch.arange(vocab, device=book.device))
 
     def draw(self, logits: Tensor, noise: Tensor) -> Tensor:
         """Draw one id a row from fp32 logits [B, vocab] with noise [B, vocab]."""
-        scaled = logits / self.temperature[:, None]
+        scaled = logits / self.of(self.temperature)[:, None]
         top = scaled.topk(min(self.widest, scaled.shape[-1])).values
         least = top.gather(1, self._kept(top)[:, None] - 1)
         return (scaled + noise).masked_fill(scaled < least, -torch.inf).argmax(-1)
@@ -47,11 +59,52 @@ class Rows:
     def _kept(self, top: Tensor) -> Tensor:
         """How many [B] of the sorted candidates are kept; top-p counts what top-k has left."""
         if not self.nucleus:
-            return self.top_k
+            return self.of(self.top_k)
         rank = torch.arange(top.shape[1], device=top.device)
-        inside = rank < self.top_k[:, None]
+        inside = rank < self.of(self.top_k)[:, None]
         odds = top.masked_fill(~inside, -torch.inf).softmax(-1)
-        return (inside & (odds.cumsum(-1) - odds < self.top_p[:, None])).sum(-1).clamp(min=1)
+        return (
+            (inside & (odds.cumsum(-1) - odds < self.of(self.top_p)[:, None])).sum(-1).clamp(min=1)
+        )
+
+
+class Picks:
+    """Draws a frame's codes from the first to the last of the predictor's codebooks."""
+
+    def __init__(self, rows: Rows, books: int, vocab: int) -> None:
+        self.rows, self.shape = rows, (books, vocab)
+        self._noise: Tensor | None = None
+
+    def __call__(self, book: int, logits: Tensor) -> Tensor:
+        """Codes [B] of codebook `book` (1..) from fp32 logits [B, vocab]."""
+        if self._noise is None:
+            self._noise = self.rows.noise(1, *self.shape)
+        return self.rows.draw(logits, self._noise[:, book - 1])
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What keeps a first code in bounds: penalties, ids shut out, a least length. By slot."""
+
+    seen: Tensor  # [S, V] bool: the codes drawn before
+    penalty: Tensor  # [S]
+    least: Tensor  # [S]: frames before which speech does not end
+    bias: Tensor  # [V]
+    eos: int
+
+    def fields(self) -> tuple[Tensor, Tensor, Tensor, Tensor, int]:
+        """What the kernels take."""
+        return self.seen, self.penalty, self.least, self.bias, self.eos
+
+    def draw(self, logits: Tensor, rows: Rows) -> Tensor:
+        """Draw first codes [B] from fp32 logits [B, V] and note that they were seen."""
+        slots = rows.by_slot()[-1]
+        logits = penalise(logits, self.seen[slots], self.penalty[slots]) + self.bias
+        early = rows.of(rows.frame) < self.least[slots]
+        logits[:, self.eos] = logits[:, self.eos].masked_fill(early, -torch.inf)
+        codes = rows.draw(logits, rows.noise(0, 1, logits.shape[1])[:, 0])
+        self.seen[slots, codes] = torch.ones_like(codes, dtype=torch.bool)
+        return codes
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:

@@ -6,7 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vivace import kernels
 from vivace.model.layers import Attend, Block, Layers, Linear, RMSNorm, Rope, Take, fill
+from vivace.model.paged import Paged
+from vivace.model.sampling import Guard, Rows
 from vivace.model.spec import ModelSpec
 
 
@@ -27,6 +30,7 @@ class Talker(nn.Module):
         super().__init__()
         s = spec.talker
         self.spec = s
+        self.fused = False  # set by `model.fused`
         self.text_embedding = nn.Embedding(spec.text_vocab, spec.text_hidden)
         self.text_up = Linear(spec.text_hidden, spec.text_hidden, bias=True)
         self.text_out = Linear(spec.text_hidden, s.hidden, bias=True)
@@ -52,6 +56,7 @@ class Talker(nn.Module):
         )
         for i, block in enumerate(self.layers):
             block.load(take, f"talker.model.layers.{i}")
+            block.fold()
         self.norm.load(take, "talker.model.norm")
         self.codec_head.load(take, "talker.codec_head")
 
@@ -67,11 +72,29 @@ class Talker(nn.Module):
 
     def forward(self, x: Tensor, cache: Cache) -> Tensor:
         """Run rows [N, hidden] at the cache's positions; normalised states [N, hidden]."""
+        if self.fused and isinstance(cache, Paged):
+            return self._step(x, cache)
         rope = self.rope.at(cache.positions, x.dtype)
         for i, block in enumerate(self.layers):
             x = block(x, rope, cache.layer(i))
         out: Tensor = self.norm(x)
         return out
+
+    def _step(self, x: Tensor, cache: Paged) -> Tensor:
+        x, cache = x.clone(), cache.split(self.spec.heads)
+        for i, block in enumerate(self.layers):
+            block.step(x, i, cache, self.rope.frequencies)
+        out: Tensor = kernels.ops.norm(x, self.norm.weight, self.norm.eps)
+        return out
+
+    def first(self, hidden: Tensor, rows: Rows, guard: Guard) -> Tensor:
+        """Draw the first codes [B] after states [B, hidden]; the guard notes them."""
+        if not self.fused:
+            return guard.draw(self.logits(hidden), rows)
+        codes = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
+        logits = kernels.ops.product(hidden, self.codec_head.weight)
+        kernels.ops.draw(logits, rows.by_slot(), 0, codes, guard=guard.fields())
+        return codes
 
     def logits(self, hidden: Tensor) -> Tensor:
         """First code's logits [N, vocab] in fp32."""

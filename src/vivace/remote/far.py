@@ -21,7 +21,7 @@ import zmq
 from vivace import loop
 from vivace.config import EngineConfig
 from vivace.errors import EngineFailure, VivaceError
-from vivace.host import Build, costs_of, known_of, note_of, pulse_of
+from vivace.host import Build, costs_of, fitted, known_of, note_of, pulse_of
 from vivace.logs import log_to_stderr
 from vivace.remote.messages import (
     Batch,
@@ -203,6 +203,7 @@ def serve(
     with contextlib.closing(link):
         try:
             parts = build()
+            config = fitted(config, parts)
             far = FarLoop(parts, config, clock, link)
         except VivaceError as error:
             link.send(Failed(error))
@@ -210,7 +211,7 @@ def serve(
             log.exception("the engine did not start")
             link.send(Failed(EngineFailure(f"{type(error).__name__}: {error}")))
         else:
-            link.send(Started(pickle.dumps(known_of(parts)), pulse_of(far)))
+            link.send(Started(pickle.dumps(known_of(parts, config)), pulse_of(far)))
             far.run()
 
 

@@ -40,3 +40,19 @@ class KvPool:
         shape = (spec.layers, pages, page, spec.kv_heads, spec.head_dim)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros(shape, device=device, dtype=dtype)
+
+    def lay(self, pages: list[int], keys: Tensor, values: Tensor) -> None:
+        """Copy the first rows [layers, rows, kv, D] of a session into its pages."""
+        for kept, new in ((self.keys, keys), (self.values, values)):
+            for i, page in enumerate(pages[: -(-new.shape[1] // kept.shape[2])]):
+                rows = new[:, i * kept.shape[2] :][:, : kept.shape[2]]
+                kept[:, page, : rows.shape[1]] = rows
+
+    def take(self, pages: list[int], rows: int) -> tuple[Tensor, Tensor]:
+        """A copy of the first rows of a session, as `lay` takes them."""
+        most = -(-rows // self.keys.shape[2])
+        keys, values = (
+            torch.cat([kept[:, page] for page in pages[:most]], 1)[:, :rows].clone()
+            for kept in (self.keys, self.values)
+        )
+        return keys, values

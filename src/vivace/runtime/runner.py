@@ -1,73 +1,94 @@
-"""Runs the three modules over slots: every tensor of a session lives here, indexed by its slot.
+"""Runs sessions step by step: the loop's calls in, passes over slots on two lanes out.
 
-Eager torch, on the CPU or on a card. A step's host input is slot numbers and text ids; its output
-is the codes, the end-of-speech flags and the sound. Two lanes, a thread each: tokens and sound.
+The same code on the CPU, where a pass is computed at its exact size on a thread, and on a card,
+where it is a captured graph of the next larger size, padded with rows of the scratch slot.
 """
 
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import product
+from operator import or_
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vivace.config import MOST_CHUNK
 from vivace.model.codec import Codec
-from vivace.model.predictor import Pick, Predictor
-from vivace.model.sampling import Rows, penalise
+from vivace.model.fused import embed_frames
+from vivace.model.predictor import Predictor
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
-from vivace.runtime.kv import KvPool, PagedCache
+from vivace.runtime.compiling import Compiles, rehearse
+from vivace.runtime.kv import KvPool
+from vivace.runtime.lanes import (
+    Lane,
+    Step,
+    StreamLane,
+    ThreadLane,
+    Vector,
+    finished,
+    send,
+)
 from vivace.runtime.pages import Pages
+from vivace.runtime.passes import FrameShape, Passes, PromptShape, SoundShape, any_frame
+from vivace.runtime.prefix import Prefix, PrefixCache, key_of
+from vivace.runtime.sizes import Sizes, fit, pieces
+from vivace.runtime.sound import PlainSound, Sound
+from vivace.runtime.state import PAGE, Filter, Opening, State, filter_of
+from vivace.schedule.costs import CostTable, Points
 from vivace.text.prompt import X_VECTOR, Prompt
-from vivace.types import Frames, Pcm, Row, Sampling
+from vivace.types import Codes, Frames, Pcm, Pending, Row, Sampling
 
-PAGE = 64  # positions
-RING = 3 * MOST_CHUNK  # frames per slot: those that wait for the codec, and those it is at
-P = ParamSpec("P")
-R = TypeVar("R")
-COLDEST = 1e-4  # below it a draw is argmax, and logits divided by it would leave fp32's range
-LEAST_PENALTY = 1e-2
+ANY_CHUNK = tuple(range(1, MOST_CHUNK + 1))
+SHORT = 16  # pages
+POLL_S = 50e-6  # a step on a card takes milliseconds, and nobody calls when it is done
 
 
-class _Draws:
-    """Sampling parameters per slot, for one of the two stacks that draw."""
+@dataclass(slots=True)
+class Cold:
+    """A prompt on its way into the pages."""
 
-    def __init__(self, slots: int, vocab: int, device: torch.device) -> None:
-        self.vocab = vocab
-        self.temperature = torch.ones(slots, device=device)
-        self.top_k = torch.ones(slots, dtype=torch.int64, device=device)
-        self.top_p = torch.full((slots,), torch.inf, device=device)
-        self.widest = [1] * slots  # the host's copy of top_k
-        self.nucleus = [False] * slots  # and of whether there is a top_p
+    prompt: Prompt
+    laid: int  # rows that are there
+    begun: Pending[None]
 
-    def set(self, slot: int, temperature: float, top_k: int, top_p: float) -> None:
-        """Temperature 0 is top-k of 1; top-k 0 keeps the vocabulary; top-p 1 keeps every tail."""
-        greedy = temperature == 0.0
-        self.widest[slot] = 1 if greedy else min(top_k or self.vocab, self.vocab)
-        self.nucleus[slot] = top_p < 1.0
-        self.temperature[slot] = 1.0 if greedy else max(temperature, COLDEST)
-        self.top_k[slot] = self.widest[slot]
-        self.top_p[slot] = torch.inf if top_p >= 1.0 else top_p
+    @property
+    def left(self) -> int:
+        """Rows to lay down; the last one is the first frame's."""
+        return len(self.prompt.text) - 1 - self.laid
 
-    def rows(self, rows: Sequence[Row], slots: Tensor, seed: Tensor, frame: Tensor) -> Rows:
-        """The parameters of one step's rows."""
-        widest = max(self.widest[row.slot] for row in rows)
-        nucleus = any(self.nucleus[row.slot] for row in rows)
-        t, k, p = self.temperature[slots], self.top_k[slots], self.top_p[slots]
-        return Rows(t, k, p, seed[slots], frame[slots], widest, nucleus)
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A chunk that took several passes."""
+
+    parts: list[Pending[Pcm]]
+
+    def done(self) -> bool:
+        """A lane keeps its order, so the last part tells."""
+        return self.parts[-1].done()
+
+    def result(self) -> Pcm:
+        """All of it, in order."""
+        return np.concatenate([part.result() for part in self.parts], 1)
 
 
 class Runner:
-    """Owner of the slots' device state: next inputs, positions, draws, keys and values, codec.
+    """Owner of pages, prompts on their way in, and the two lanes.
 
-    `tokens` is the thread that has loaded the weights, since OpenMP keeps a pool for each thread
-    that computes, and two pools on the same cores cost each other a factor of three.
+    `context` is the most positions of one session. `sizes` are those that passes are padded to,
+    `common` the frame that graphs are captured for; without them every step runs as it is.
+    `sound` is the codec over the slots and a scratch one, in plain torch if not given.
+    `thread` is the token lane's on the CPU: the one that has loaded the weights, since OpenMP keeps
+    a pool for each thread that computes, and two pools on the same cores cost each other a factor
+    of three.
     """
-
-    depth = 1  # a frame ahead would be computed in vain after every end of speech
-    poll_s = math.inf  # `watch` tells
 
     def __init__(
         self,
@@ -78,199 +99,335 @@ class Runner:
         *,
         slots: int,
         pages: int,
+        context: int | None = None,
+        sizes: Sizes | None = None,
+        common: FrameShape | None = None,
+        sound: Sound | None = None,
+        graphs: bool = True,
+        prefix_bytes: int = 1 << 28,
         threads: int = 1,
-        tokens: ThreadPoolExecutor | None = None,
+        thread: ThreadPoolExecutor | None = None,
     ) -> None:
-        self.spec, self.talker, self.predictor, self.codec = spec, talker, predictor, codec
         weight = talker.codec_embedding.weight
-        self.device, dtype = weight.device, weight.dtype
-        self.pages = Pages(pages, PAGE)
-        self.kv = KvPool(spec.talker, pages, PAGE, self.device, dtype)
+        self.spec, self.codec = spec, codec
+        self.device, self.sizes = weight.device, sizes
+        self.state = State(
+            spec,
+            slots=slots,
+            pages=pages,
+            context=pages * PAGE if context is None else context,
+            device=self.device,
+            dtype=weight.dtype,
+        )
+        self.kv = KvPool(spec.talker, pages + 1, PAGE, self.device, weight.dtype)
+        sound = sound or PlainSound(codec, slots + 1)
+        self.passes = Passes(spec, talker, predictor, sound, self.state, self.kv)
+        self.pages, self.prefixes = Pages(pages, PAGE), PrefixCache(prefix_bytes)
+        self.common, self._common_is_any = common, common == any_frame(spec, self.state.width)
+        self._grown: list[tuple[int, int, int]] = []  # slot, place in its table, page
+        self._compiles: Compiles | None = None
+        self._cold: dict[int, Cold] = {}
+        self._filters = [(Filter(1, False), Filter(1, False))] * (slots + 1)
+        self.tokens, self.sound = self._lanes(graphs, thread, threads)
 
-        def per_slot(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-            return torch.zeros(slots, *shape, dtype=dtype, device=self.device)
+    def _lanes(
+        self, graphs: bool, thread: ThreadPoolExecutor | None, threads: int
+    ) -> tuple[Lane, Lane]:
+        device = self.device
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)  # what has been filled so far was on another stream
+            return (
+                StreamLane(device, priority=-1, graphs=graphs),
+                StreamLane(device, priority=0, graphs=graphs),
+            )
+        beside = ThreadPoolExecutor(1, "vivace-codec", torch.set_num_threads, (threads,))
+        thread = thread or ThreadPoolExecutor(1, "vivace-tokens")
+        return ThreadLane(thread, device), ThreadLane(beside, device)
 
-        self.next_input = per_slot(spec.talker.hidden, dtype=dtype)
-        self.position, self.frames = per_slot(), per_slot()
-        self.seed, self.min_frames = per_slot(), per_slot()
-        self.penalty = per_slot(dtype=torch.float32)
-        self.seen = per_slot(spec.talker.vocab, dtype=torch.bool)
-        self.first_draws = _Draws(slots, spec.talker.vocab, self.device)
-        self.later_draws = _Draws(slots, spec.predictor.vocab, self.device)
-        self.ring = per_slot(RING, spec.codebooks)
-        self.made, self.voiced = [0] * slots, [0] * slots
-        self.codec_state = codec.fresh(slots)
-        self.prompts = [self.next_input[:0]] * slots  # rows not yet laid down
-        self.begun: list[Future[None]] = [Future()] * slots
-        self.suppressed = self._suppressed()
-        self.tokens = tokens or ThreadPoolExecutor(1, "vivace-tokens")
-        self.sound = ThreadPoolExecutor(1, "vivace-codec", torch.set_num_threads, (threads,))
-        self._wake: Callable[[], None] = lambda: None
+    @property
+    def depth(self) -> int:
+        """Token steps under way; on the CPU a frame ahead is in vain after an end of speech."""
+        return 1 if isinstance(self.tokens, ThreadLane) else 2
+
+    @property
+    def poll_s(self) -> float:
+        """How often to look whether a step is done."""
+        return math.inf if isinstance(self.tokens, ThreadLane) else POLL_S
 
     def watch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a step is done."""
-        self._wake = wake
+        """Call `wake` whenever a step is done, where a thread can."""
+        for lane in (self.tokens, self.sound):
+            if isinstance(lane, ThreadLane):
+                lane.wake = wake
 
-    def _start(
-        self, lane: ThreadPoolExecutor, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs
-    ) -> "Future[R]":
-        future = lane.submit(step, *args, **kwargs)
-        future.add_done_callback(lambda _: self._wake())
-        return future
+    @property
+    def frame_buckets(self) -> tuple[int, ...]:
+        """Rows of a frame that steps are padded to; none on the CPU."""
+        return () if self.sizes is None else self.sizes.frame
 
-    def _suppressed(self) -> Tensor:
-        """Bias [vocab] that shuts out the special ids, except end of speech."""
-        bias = torch.zeros(self.spec.talker.vocab, device=self.device)
-        bias[self.spec.talker.vocab - 1024 :] = -torch.inf
-        bias[self.spec.codec_ids.eos] = 0.0
-        return bias
+    @property
+    def codec_buckets(self) -> tuple[tuple[int, int], ...]:
+        """Rows and frames of a codec step, likewise."""
+        s = self.sizes
+        return () if s is None else tuple(product(s.codec_rows, s.codec_frames))
+
+    @property
+    def late(self) -> int:
+        """On a card: steps without a graph, and kernels compiled, since the warm-up."""
+        lanes = (self.tokens, self.sound)
+        eager = sum(lane.eager for lane in lanes if isinstance(lane, StreamLane))
+        return eager + (self._compiles.count if self._compiles else 0)
+
+    def warm_up(self, sizes: Sizes) -> CostTable:
+        """Run every pass at every one of `sizes`, and time it; on a card that makes them graphs.
+
+        Nothing is left behind but in the scratch slot.
+        """
+        scratch, pad = self.state.scratch, self.spec.text_ids.tts_pad
+        frame, prompt, sound = dict[int, Step](), dict[tuple[int, int], Step](), dict[Any, Step]()
+        for rows in reversed(sizes.frame):
+            pair = np.array([[scratch], [pad]]).repeat(rows, 1)
+            frame[rows] = self.passes.frame, self._shape([scratch], rows), pair
+        for rows, width in product(reversed(sizes.prefill), self._prompt_widths()):
+            none = np.array([scratch, *[0] * (2 + rows)])  # 0 of its rows are to be laid down
+            prompt[rows, width] = self.passes.prefill, PromptShape(rows, width), none
+        for frames, rows in product(reversed(sizes.codec_frames), reversed(sizes.codec_rows)):
+            pair = np.full((2, rows), scratch)
+            sound[frames, rows] = self.passes.voice, SoundShape(rows, frames), pair
+        self._rehearse([*frame.values(), *prompt.values()], [*sound.values()])
+        frame_s = {rows: _time(self.tokens, step) for rows, step in frame.items()}
+        prefill_s = dict[int, float]()
+        for (rows, _), step in prompt.items():
+            prefill_s.setdefault(rows, _time(self.tokens, step))
+        voice_s = dict[int, dict[int, float]]()
+        for (frames, rows), step in sound.items():
+            voice_s.setdefault(frames, {})[rows] = _time(self.sound, step)
+        for lane in (self.tokens, self.sound):
+            if isinstance(lane, StreamLane):
+                lane.eager, self._compiles = 0, Compiles()
+        if self.sizes is None:
+            return CostTable(frame_s, voice_s, prefill_s)
+        return cost_table(sizes, frame_s, voice_s, prefill_s)
+
+    def _rehearse(self, tokens: list[Step], sound: list[Step]) -> None:
+        """On a card most of it is compiling; on the CPU the lanes are threads themselves."""
+        passes = [partial(self.tokens.rehearse, *step) for step in tokens]
+        rehearse(passes + [partial(self.sound.rehearse, *step) for step in sound])
 
     def open(self, slot: int, sampling: Sampling, seed: int) -> None:
         """Make the slot a fresh one with these draws."""
-        self.tokens.submit(self._open, slot, sampling, seed)
+        s, vocab = sampling, self.spec.talker.vocab
+        first = filter_of(vocab, s.temperature, s.top_k, s.top_p)
+        vocab = self.spec.predictor.vocab
+        later = filter_of(vocab, s.subtalker_temperature, s.subtalker_top_k, s.subtalker_top_p)
+        self._filters[slot] = first, later
+        self.tokens.do(partial(self._open, slot, Opening(seed, sampling, first, later)))
+        self.sound.do(partial(self.passes.silence, slot))
 
-    def _open(self, slot: int, sampling: Sampling, seed: int) -> None:
-        self.made[slot] = self.voiced[slot] = 0
-        for tensor in (self.position, self.frames, self.seen, *self.codec_state):
-            tensor[slot] = 0
-        self.seed[slot] = seed
-        self.min_frames[slot] = sampling.min_frames
-        self.penalty[slot] = max(sampling.repetition_penalty, LEAST_PENALTY)
-        s = sampling
-        self.first_draws.set(slot, s.temperature, s.top_k, s.top_p)
-        self.later_draws.set(slot, s.subtalker_temperature, s.subtalker_top_k, s.subtalker_top_p)
+    def _open(self, slot: int, opening: Opening) -> None:
+        s = self.state
+        s.fresh(slot)
+        s.whole[:, slot] = send(opening.whole(), self.device)
+        s.real[:, slot] = send(opening.real(), self.device)
 
     def close(self, slot: int) -> None:
-        """Give back the slot's pages; steps under way keep theirs, and others come after them."""
+        """Give back the slot's pages; steps under way keep theirs, since others come after."""
         self.pages.release(slot)
+        self._cold.pop(slot, None)
 
     def room(self, slot: int, positions: int) -> bool:
         """Make sure the slot's pages hold `positions`; false if the pool has run out."""
-        return self.pages.grow(slot, positions) is not None
+        owned = len(self.pages.table(slot))
+        added = self.pages.grow(slot, positions)
+        self._grown += [(slot, owned + i, page) for i, page in enumerate(added or ())]
+        return added is not None
+
+    def _place(self) -> None:
+        """Tell the device which pages have been given out since the last step."""
+        if self._grown:
+            grown, self._grown = np.array(self._grown).T, []
+            self.tokens.do(partial(self._enter, grown))
+
+    def _enter(self, grown: Vector) -> None:
+        slots, places, pages = send(grown, self.device)
+        self.state.tables[slots, places] = pages
 
     def begin(self, slot: int, prompt: Prompt) -> None:
         """Take a prompt, whose last row the first frame takes; the others wait for `prefill`.
 
-        A clone's reference also goes through the codec, so that speech continues its sound.
+        Rows that another session has laid down before are copied. A clone's reference also goes
+        through the codec, so that speech continues its sound.
         """
-        self.begun[slot] = self.tokens.submit(self._begin, slot, prompt)
-
-    @torch.inference_mode()
-    def _begin(self, slot: int, prompt: Prompt) -> None:
-        x, self.next_input[slot] = self._embed(prompt)
-        self.prompts[slot] = x[:-1]
+        self._place()
+        prefix = self.prefixes.get(key_of(prompt)) if prompt.head else None
+        begun = self.tokens.do(
+            partial(self._begin, slot, prompt, prefix, self.pages.table(slot)[:])
+        )
+        self._cold[slot] = Cold(prompt, 0 if prefix is None else prefix.rows, begun)
         if prompt.ref_codes is not None:
-            codes = torch.as_tensor(prompt.ref_codes, device=self.device)[None]
-            self._decode([slot], codes)
+            self._refer(slot, prompt.ref_codes)
 
-    def prefill(self, slot: int, rows: int) -> "Future[bool]":
+    def _begin(self, slot: int, prompt: Prompt, prefix: Prefix | None, pages: list[int]) -> None:
+        s, last = self.state, len(prompt.text) - 1
+        s.next_input[slot] = self._rows(prompt, last, last + 1)[0]
+        if prefix is not None:
+            self.kv.lay(pages, prefix.keys, prefix.values)
+            s.counts[0, slot].fill_(prefix.rows)
+
+    def _refer(self, slot: int, codes: Codes) -> None:
+        """Decode a reference, for the state it leaves."""
+        sizes = ANY_CHUNK if self.sizes is None else self.sizes.codec_frames
+        for count in pieces(sizes, len(codes)):
+            part, codes = codes[:count], codes[count:]
+            self.sound.do(partial(self._hand_over, part))
+            self._decode([slot], [self.state.reference], count)
+
+    def _hand_over(self, codes: Codes) -> None:
+        self.state.refer(send(codes, self.device))
+
+    def prefill(self, slot: int, rows: int) -> Pending[bool]:
         """Lay down the next rows of the slot's prompt; true once there are no more."""
-        return self._start(self.tokens, self._prefill, slot, rows, self._tables([slot]))
-
-    @torch.inference_mode()
-    def _prefill(self, slot: int, rows: int, tables: list[list[int]]) -> bool:
-        self.begun[slot].result()  # long done; raises what went wrong there
-        x, rest = self.prompts[slot].tensor_split((rows,))
-        if len(x):
-            positions = self.position[slot] + torch.arange(len(x), device=self.device)
-            self.talker(x, self._cache(tables, positions[None]))
-            self.position[slot] += len(x)
-        self.prompts[slot] = rest
-        return not len(rest)
-
-    def _embed(self, prompt: Prompt) -> tuple[Tensor, Tensor]:
-        """The prompt's rows [P, hidden], and the last one without its text [hidden]."""
-        text = torch.tensor(prompt.text, device=self.device)
-        codec = torch.tensor(prompt.codec, device=self.device)
-        part = self.talker.codes(codec.clamp(min=0)) * (codec >= 0)[:, None]
-        if prompt.x_vector is not None:
-            vector = torch.as_tensor(prompt.x_vector, device=self.device, dtype=part.dtype)
-            part[codec == X_VECTOR] = vector
-        if prompt.ref_codes is not None:
-            codes = torch.as_tensor(prompt.ref_codes, device=self.device)
-            part[-len(codes) :] = self._embed_codes(codes)
-        return self.talker.text(text) + part, part[-1]
-
-    def _embed_codes(self, codes: Tensor) -> Tensor:
-        """The talker's input for frames of codes [B, 16]."""
-        return self.talker.codes(codes[:, 0]) + self.predictor.embed(codes[:, 1:])
-
-    def _tables(self, slots: Sequence[int]) -> list[list[int]]:
-        """The slots' pages as they are now, whatever is given back before the step runs."""
-        return [list(self.pages.table(slot)) for slot in slots]
-
-    def _cache(self, tables: list[list[int]], positions: Tensor) -> PagedCache:
-        width = max(map(len, tables))
-        padded = [table + [0] * (width - len(table)) for table in tables]
-        return PagedCache(self.kv, torch.tensor(padded, device=self.device), positions)
-
-    def frame(self, rows: Sequence[Row]) -> "Future[Frames]":
-        """Make the next frame of every row: talker, draws, predictor, next input."""
-        tables = self._tables([row.slot for row in rows])
-        return self._start(self.tokens, self._frame, list(rows), tables)
-
-    @torch.inference_mode()
-    def _frame(self, rows: list[Row], tables: list[list[int]]) -> Frames:
-        slots = torch.tensor([row.slot for row in rows], device=self.device)
-        text = torch.tensor([row.text for row in rows], device=self.device)
-        cache = self._cache(tables, self.position[slots][:, None])
-        x = self.next_input[slots] + self.talker.text(text)
-        hidden = self.talker(x, cache)
-        code0 = self._first_code(hidden, rows, slots)
-        later = self.predictor(hidden, self.talker.codes(code0), self._later_codes(rows, slots))
-        return self._keep(rows, slots, torch.cat((code0[:, None], later), 1))
-
-    def _first_code(self, hidden: Tensor, rows: Sequence[Row], slots: Tensor) -> Tensor:
-        eos = self.spec.codec_ids.eos
-        logits = self.talker.logits(hidden)
-        logits = penalise(logits, self.seen[slots], self.penalty[slots]) + self.suppressed
-        early = self.frames[slots] < self.min_frames[slots]
-        logits[:, eos] = logits[:, eos].masked_fill(early, -torch.inf)
-        draws = self.first_draws.rows(rows, slots, self.seed, self.frames)
-        return draws.draw(logits, draws.noise(0, 1, logits.shape[1])[:, 0])
-
-    def _later_codes(self, rows: Sequence[Row], slots: Tensor) -> Pick:
-        draws = self.later_draws.rows(rows, slots, self.seed, self.frames)
-        noise = draws.noise(1, self.spec.codebooks - 1, self.spec.predictor.vocab)
-        return lambda book, logits: draws.draw(logits, noise[:, book - 1])
-
-    def _keep(self, rows: Sequence[Row], slots: Tensor, codes: Tensor) -> Frames:
-        """Store what the next step and the codec need; a row that ended keeps no frame."""
-        self.next_input[slots] = self._embed_codes(codes)
-        self.seen[slots, codes[:, 0]] = True
-        # An end of speech is stored as well, as a code that the codec has; nobody decodes it.
-        self.ring[slots, self.frames[slots] % RING] = codes.clamp(max=self.predictor.spec.vocab - 1)
-        self.position[slots] += 1
-        self.frames[slots] += 1
-        ended = codes[:, 0] == self.spec.codec_ids.eos
-        out = Frames(codes.cpu().numpy(), ended.cpu().numpy())
-        for row, end in zip(rows, out.ended, strict=True):
-            self.made[row.slot] += not end
+        cold = self._cold[slot]
+        start, head = cold.laid, cold.prompt.head
+        most = rows if self.sizes is None else min(rows, self.sizes.prefill[-1])
+        # A head alone, in the same steps for everybody: then it is the same, whatever follows it.
+        count = min(most, cold.left, head - start if start < head else cold.left)
+        if not count:
+            return finished(True)
+        cold.laid += count
+        done = not cold.left
+        size = count if self.sizes is None else fit(self.sizes.prefill, count)
+        vector = np.zeros(3 + size, dtype=np.int64)
+        vector[:3] = slot, start, count
+        vector[3 : 3 + count] = cold.prompt.text[start : start + count]
+        self._place()
+        self.tokens.do(partial(self._supply, cold.prompt, start, start + count))
+        pages = len(self.pages.table(slot))
+        shape = PromptShape(size, next(w for w in self._prompt_widths(pages) if w >= pages))
+        out = self.tokens.run(
+            self.passes.prefill, shape, vector, lambda _: cold.begun.result() or done
+        )
+        if cold.laid == head:
+            self.tokens.do(partial(self._keep_head, cold.prompt, self.pages.table(slot)[:], out))
         return out
 
-    def voice(self, slots: Sequence[int], frames: int) -> "Future[Pcm]":
+    def _supply(self, prompt: Prompt, start: int, end: int) -> None:
+        self.state.rows[: end - start] = self._rows(prompt, start, end)
+
+    def _keep_head(self, prompt: Prompt, pages: list[int], laid: Pending[bool]) -> None:
+        """Keep what the head has left in the pages, for those who come after."""
+        if not isinstance(laid, Future) or laid.exception() is None:
+            self.prefixes.put(key_of(prompt), Prefix(*self.kv.take(pages, prompt.head)))
+
+    def _rows(self, prompt: Prompt, start: int, end: int) -> Tensor:
+        """The prompt's rows [end - start, hidden] without their text."""
+        ids = prompt.codec[start:end]
+        codec = send(ids, self.device)
+        talker = self.passes.talker
+        part = talker.codes(codec.clamp(min=0)) * (codec >= 0)[:, None]
+        if X_VECTOR in ids:
+            part[ids.index(X_VECTOR)] = send(prompt.x_vector, self.device, part.dtype)
+        if prompt.ref_codes is not None:
+            first = len(prompt.codec) - len(prompt.ref_codes)
+            if end > first:
+                codes = prompt.ref_codes[max(0, start - first) : end - first]
+                part[-len(codes) :] = embed_frames(
+                    talker, self.passes.predictor, send(codes, self.device)
+                )
+        return part
+
+    def frame(self, rows: Sequence[Row]) -> Pending[Frames]:
+        """Make the next frame of every row: talker, draws, predictor, next input."""
+        count = len(rows)
+        shape, vector = self.step(rows)
+        self._place()
+        return self.tokens.run(
+            self.passes.frame,
+            shape,
+            vector,
+            lambda out: Frames(out[:count, :-1].copy(), out[:count, -1].astype(np.bool_)),
+        )
+
+    def step(self, rows: Sequence[Row]) -> tuple[FrameShape, Vector]:
+        """What a pass over these rows takes, padded."""
+        count, slots = len(rows), [row.slot for row in rows]
+        size = count if self.sizes is None else fit(self.sizes.frame, count)
+        vector = np.empty((2, size), dtype=np.int64)
+        vector[0, :count], vector[0, count:] = slots, self.state.scratch
+        vector[1, :count], vector[1, count:] = (
+            [row.text for row in rows],
+            self.spec.text_ids.tts_pad,
+        )
+        return self._shape(slots, size), vector
+
+    def _shape(self, slots: list[int], size: int) -> FrameShape:
+        """What the rows need; on a card what graphs are captured for, unless they need more."""
+        common = self.common
+        if common is not None and self._common_is_any:
+            return FrameShape(size, common.width, common.first, common.later)
+        first, later = (
+            reduce(or_, filters)
+            for filters in zip(*(self._filters[slot] for slot in slots), strict=True)
+        )
+        if common is not None:
+            first, later = first | common.first, later | common.later
+        return FrameShape(size, self._width(slots), first, later)
+
+    def _prompt_widths(self, pages: int = 1) -> tuple[int, ...]:
+        """Pages that a prompt's rows look over: most are short."""
+        return (pages,) if self.sizes is None else (min(SHORT, self.state.width), self.state.width)
+
+    def _width(self, slots: list[int]) -> int:
+        """Pages that hold the rows of every slot."""
+        least = 1 if self.common is None else self.common.width
+        return max(least, *(len(self.pages.table(slot)) for slot in slots))
+
+    def voice(self, slots: Sequence[int], frames: int) -> Pending[Pcm]:
         """Decode the next `frames` of every slot: samples [B, frames * 1920].
 
         Beside talker steps: on two cores eight streams take half the time. Until it is done, its
         slots must not be opened anew.
         """
-        return self._start(self.sound, self._voice, list(slots), frames)
+        sizes = ANY_CHUNK if self.sizes is None else self.sizes.codec_frames
+        parts = [self._decode(slots, slots, count) for count in pieces(sizes, frames)]
+        return parts[0] if len(parts) == 1 else Joined(parts)
 
-    @torch.inference_mode()
-    def _voice(self, slots: list[int], frames: int) -> Pcm:
-        start = torch.tensor([self.voiced[slot] for slot in slots], device=self.device)
-        places = (start[:, None] + torch.arange(frames, device=self.device)) % RING
-        rows = torch.tensor(slots, device=self.device)
-        pcm = self._decode(slots, self.ring[rows[:, None], places])
-        for slot in slots:
-            self.voiced[slot] += frames
-        out: Pcm = pcm.float().cpu().numpy()
-        return out
+    def _decode(self, slots: Sequence[int], rings: Sequence[int], frames: int) -> Pending[Pcm]:
+        count = len(slots)
+        size = count if self.sizes is None else fit(self.sizes.codec_rows, count)
+        vector = np.full((2, size), self.state.scratch, dtype=np.int64)
+        vector[:, :count] = slots, rings
+        return self.sound.run(
+            self.passes.voice, SoundShape(size, frames), vector, lambda pcm: pcm[:count]
+        )
 
-    def _decode(self, slots: Sequence[int], codes: Tensor) -> Tensor:
-        rows = torch.tensor(slots, device=self.device)
-        pcm: Tensor
-        pcm, state = self.codec(codes, [tensor[rows] for tensor in self.codec_state])
-        for kept, new in zip(self.codec_state, state, strict=True):
-            kept[rows] = new
-        return pcm
+
+def cost_table(s: Sizes, frame: Points, voice: Mapping[int, Points], prefill: Points) -> CostTable:
+    """Costs of every size from those of the captured ones, which steps are padded to."""
+
+    def every(points: Points, sizes: tuple[int, ...]) -> Points:
+        return {count: points[fit(sizes, count)] for count in range(1, sizes[-1] + 1)}
+
+    rows = {frames: every(points, s.codec_rows) for frames, points in voice.items()}
+    return CostTable(
+        every(frame, s.frame),
+        {
+            frames: {
+                count: sum(rows[part][count] for part in pieces(s.codec_frames, frames))
+                for count in range(1, s.codec_rows[-1] + 1)
+            }
+            for frames in range(1, s.codec_frames[-1] + 1)
+        },
+        every(prefill, s.prefill),
+    )
+
+
+def _time(lane: Lane, step: Step) -> float:
+    """Make a pass ready; the seconds from its start to its result on the host."""
+    lane.prepare(*step)
+    taken = []
+    for _ in range(2):
+        began_s = time.perf_counter()
+        lane.run(*step, len).result()
+        taken.append(time.perf_counter() - began_s)
+    return min(taken)

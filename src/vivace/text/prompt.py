@@ -30,13 +30,15 @@ class Encoder(Protocol):
 class Prompt:
     """Rows to prefill; the last one becomes the session's first talker step.
 
-    The last `len(ref_codes)` rows carry the sum of a reference frame's embeddings.
+    The last `len(ref_codes)` rows carry the sum of a reference frame's embeddings. The first `head`
+    ones are the same for every text.
     """
 
     text: list[int]  # [P]
     codec: list[int]  # [P] codec id, NONE or X_VECTOR
     x_vector: Pcm | None = None  # [hidden]
     ref_codes: Codes | None = None  # [R, 16]
+    head: int = 0
 
 
 def head(spec: ModelSpec, request: SpeechRequest, encoder: Encoder) -> list[Cell]:
@@ -128,4 +130,5 @@ class Script:
             codec,
             None if clone is None else clone.x_vector,
             None if clone is None else clone.ref_codes,
+            len(self.head),
         )

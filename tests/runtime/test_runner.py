@@ -1,6 +1,7 @@
 """The runner where the numbers are extreme."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def test_an_extreme_row_speaks_and_its_neighbour_hears_nothing_of_it(
 def _speak(model: Model, rows: list[Sampling]) -> np.ndarray:
     """Codes [rows, frames, 16] of a few frames, and all of them decoded."""
     spec = model.spec
-    runner = Runner(spec, model.talker, model.predictor, model.codec, slots=2, pages=2)
+    runner = Runner(*_parts(model), slots=2, pages=2)
     prompt = Prompt([spec.text_ids.tts_pad] * 5, [spec.codec_ids.pad] * 5)
     for slot, sampling in enumerate(rows):
         runner.open(slot, sampling, seed=slot if sampling.seed is None else sampling.seed)
@@ -47,3 +48,36 @@ def _speak(model: Model, rows: list[Sampling]) -> np.ndarray:
     frames = [runner.frame(batch).result().codes for _ in range(6)]
     assert np.isfinite(runner.voice(range(len(rows)), 6).result()).all()
     return np.stack(frames, 1)
+
+
+def test_pages_that_run_out_are_refused_and_come_back(model: Callable[[str], Model]) -> None:
+    """Long sessions grow while there are pages; who asks for more is told no, and nobody else."""
+    runner = Runner(*_parts(model("custom_voice")), slots=2, pages=3)
+    runner.open(0, Sampling(), 1)
+    runner.open(1, Sampling(), 2)
+    assert runner.room(0, 65) and not runner.room(1, 65) and runner.room(1, 64)
+    frames = runner.frame([Row(0, 0), Row(1, 0)]).result()
+    assert len(frames.codes) == 2
+    runner.close(0)
+    assert runner.room(1, 3 * 64) and not runner.room(1, 3 * 64 + 1)
+
+
+def test_a_long_prompt_is_laid_down_in_pieces(model: Callable[[str], Model]) -> None:
+    m = model("custom_voice")
+    prompt = Prompt([m.spec.text_ids.tts_pad] * 101, [m.spec.codec_ids.pad] * 101, head=10)
+    made, pieces = [], []
+    for rows in (1000, 32):
+        runner = Runner(*_parts(m), slots=1, pages=2)
+        runner.open(0, Sampling(), 1)
+        assert runner.room(0, 110)
+        runner.begin(0, prompt)
+        pieces.append(1)
+        while not runner.prefill(0, rows).result():
+            pieces[-1] += 1
+        made.append(np.stack([runner.frame([Row(0, 0)]).result().codes for _ in range(4)]))
+    assert pieces == [2, 4]  # the head alone, then the rest
+    assert np.array_equal(*made)
+
+
+def _parts(model: Model) -> tuple[Any, ...]:
+    return model.spec, model.talker, model.predictor, model.codec

@@ -1,0 +1,186 @@
+"""The runner's two lanes, tokens and sound: work runs in the order of its calls, and nobody waits.
+
+On the CPU a lane is a thread. On a card it is a stream and the graphs captured on it: a step is one
+small copy in, one replay and one copy out, and an event tells when it is done.
+"""
+
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from vivace.types import Pending
+
+T = TypeVar("T")
+Vector = npt.NDArray[np.int64]
+Result = npt.NDArray[Any]
+Pass = Callable[[Any, Tensor], Tensor]
+"""(shape, vector of int64 on the device) -> result on the device. Static for each shape."""
+Step = tuple[Pass, Any, Vector]
+
+
+def send(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
+    """Copy to the device without waiting; torch keeps the pinned side until it has been read."""
+    host = torch.as_tensor(values, dtype=dtype)
+    if device.type == "cpu":
+        return host
+    return host.pin_memory().to(device, non_blocking=True)
+
+
+def finished(result: T) -> "Future[T]":
+    """A result that is there already."""
+    future: Future[T] = Future()
+    future.set_result(result)
+    return future
+
+
+class Lane(Protocol):
+    """Work in order."""
+
+    def do(self, work: Callable[[], object]) -> Pending[None]:
+        """Run something that puts nothing out."""
+        ...
+
+    def rehearse(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        """Run a pass once, so that whatever it needs is compiled and set up."""
+        ...
+
+    def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        """Make a pass that has been rehearsed as quick as it gets."""
+        ...
+
+    def run(
+        self, work: Pass, shape: Hashable, vector: Vector, finish: Callable[[Result], T]
+    ) -> Pending[T]:
+        """Run a pass; `finish` makes the result of what came out."""
+        ...
+
+
+class ThreadLane:
+    """A lane of the CPU: one thread."""
+
+    def __init__(self, thread: ThreadPoolExecutor, device: torch.device) -> None:
+        self.thread, self.device = thread, device
+        self.wake: Callable[[], None] = lambda: None
+
+    @torch.inference_mode()
+    def _do(self, work: Callable[[], object]) -> None:
+        work()
+
+    def do(self, work: Callable[[], object]) -> "Future[None]":
+        """Run something that puts nothing out."""
+        return self.thread.submit(self._do, work)
+
+    def rehearse(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        """Run a pass once."""
+        self.run(work, shape, vector, lambda _: None).result()
+
+    def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        """It is."""
+
+    @torch.inference_mode()
+    def _run(self, work: Pass, shape: Hashable, vector: Vector, finish: Callable[[Result], T]) -> T:
+        return finish(work(shape, send(vector, self.device)).cpu().numpy())
+
+    def run(
+        self, work: Pass, shape: Hashable, vector: Vector, finish: Callable[[Result], T]
+    ) -> "Future[T]":
+        """Run a pass at its exact size, and wake who waits."""
+        future = self.thread.submit(self._run, work, shape, vector, finish)
+        future.add_done_callback(lambda _: self.wake())
+        return future
+
+
+@dataclass(frozen=True, slots=True)
+class Copied(Generic[T]):
+    """A result on its way to pinned memory, and the event behind it."""
+
+    event: torch.cuda.Event
+    host: Tensor
+    finish: Callable[[Result], T]
+
+    def done(self) -> bool:
+        """Has the copy arrived?"""
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
+
+    def result(self) -> T:
+        """Wait for it."""
+        self.event.synchronize()
+        return self.finish(self.host.numpy())
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A pass as a graph: what it reads and what it leaves."""
+
+    graph: torch.cuda.CUDAGraph
+    vector: Tensor
+    result: Tensor
+
+
+class StreamLane:
+    """A lane of a card: one stream, one pool of graph memory, which its graphs share in turn."""
+
+    def __init__(self, device: torch.device, *, priority: int, graphs: bool) -> None:
+        self.device, self.graphs = device, graphs
+        self.stream = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
+        self.pool = torch.cuda.graph_pool_handle()
+        self.captured: dict[tuple[str, Hashable], Captured] = {}
+        self.eager = 0  # passes run without a graph
+
+    def _on_stream(self) -> AbstractContextManager[Any]:
+        return torch.cuda.stream(self.stream)
+
+    @torch.inference_mode()
+    def do(self, work: Callable[[], object]) -> Pending[None]:
+        """Put something that puts nothing out on the stream."""
+        with self._on_stream():
+            work()
+        return finished(None)
+
+    @torch.inference_mode()
+    def rehearse(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        """Launch a pass kernel by kernel."""
+        with self._on_stream():
+            work(shape, send(vector, self.device))
+        self.stream.synchronize()
+
+    @torch.inference_mode()
+    def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
+        """Make a pass a graph."""
+        if not self.graphs:
+            return
+        graph, static = torch.cuda.CUDAGraph(), send(vector, self.device)
+        with torch.cuda.graph(
+            graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+        ):
+            result = work(shape, static)
+        self.captured[work.__name__, shape] = Captured(graph, static, result)
+
+    @torch.inference_mode()
+    def run(
+        self, work: Pass, shape: Hashable, vector: Vector, finish: Callable[[Result], T]
+    ) -> Pending[T]:
+        """Replay the pass's graph; without one, run it kernel by kernel, and count that."""
+        with self._on_stream():
+            result = self._compute(work, shape, torch.from_numpy(vector).pin_memory())
+            host = torch.empty(result.shape, dtype=result.dtype, pin_memory=True)
+            host.copy_(result, non_blocking=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event.record()
+        return Copied(event, host, finish)
+
+    def _compute(self, work: Pass, shape: Hashable, vector: Tensor) -> Tensor:
+        captured = self.captured.get((work.__name__, shape))
+        if captured is None:
+            self.eager += 1
+            return work(shape, vector.to(self.device, non_blocking=True))
+        captured.vector.copy_(vector, non_blocking=True)
+        captured.graph.replay()
+        return captured.result
