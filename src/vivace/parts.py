@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -59,8 +59,7 @@ def load_parts(
     path = embedded() if model is None else locate(str(model), revision=revision, offline=offline)
     device, tokenizer = _device(config.device), Tokenizer.from_dir(path)
     try:
-        runner = _runner(path, device, config)
-        costs = _warm_up(runner, tokenizer, config)
+        runner, costs = _start(path, device, tokenizer, config)
     except torch.cuda.OutOfMemoryError as error:
         raise CheckpointError(
             f"{device} ran out of memory at start; lower --max-sessions (now "
@@ -69,6 +68,27 @@ def load_parts(
     name = "vivace-embedded" if model is None else str(model)
     log.info("%s is ready on %s after %.1f s", name, device, time.monotonic() - started)
     return Parts(name, runner.spec, tokenizer, runner, runner.state.slots, costs)
+
+
+def _start(
+    path: Path, device: torch.device, tokenizer: Tokenizer, config: EngineConfig
+) -> tuple[Runner, CostTable]:
+    """A warm runner; one without our kernels where a size of them does not compile."""
+    try:
+        runner = _runner(path, device, config)
+        return runner, _warm_up(runner, tokenizer, config)
+    except (CheckpointError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if device.type != "cuda" or not config.kernels:
+            raise
+        log.warning("no kernels of ours, so steps are slower: %s", _cause(error))
+    return _start(path, device, tokenizer, replace(config, kernels=False))
+
+
+def _cause(error: Exception) -> str:
+    """The first line of what it says."""
+    return str(error).strip().split("\n")[0]
 
 
 def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
@@ -125,7 +145,7 @@ def _sound(codec: Codec, slots: int) -> Sound | None:
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:
-        log.warning("no fused codec, so sound takes longer: %s", str(error).strip().split("\n")[0])
+        log.warning("no fused codec, so sound takes longer: %s", _cause(error))
         return None
     return sound
 

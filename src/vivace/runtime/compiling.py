@@ -13,11 +13,14 @@ except ImportError:  # not on every platform
     triton = None
 
 
+MOST_PASSES = 8  # at a time: the library gives each thread and stream 32 MB to work with
+
+
 def rehearse(passes: Iterable[Callable[[], None]]) -> None:
     """Run passes side by side: each waits for its own kernels, and shares what is compiled."""
     cores = os.cpu_count() or 1
     with ThreadPoolExecutor(cores) as compilers, _shared(compilers):
-        with ThreadPoolExecutor(cores) as pool:
+        with ThreadPoolExecutor(min(cores, MOST_PASSES)) as pool:
             running = [pool.submit(copy_context().run, step) for step in passes]
         for step in running:
             step.result()
