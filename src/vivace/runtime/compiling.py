@@ -1,5 +1,6 @@
 """Kernels compiled on all cores at the start, and counted once there should be nothing left."""
 
+import importlib
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -7,11 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from typing import Any
 
-try:
-    import triton
-except ImportError:  # not on every platform
-    triton = None
-
+import torch
 
 MOST_PASSES = 8  # at a time: the library gives each thread and stream 32 MB to work with
 
@@ -26,8 +23,16 @@ def rehearse(passes: Iterable[Callable[[], None]]) -> None:
             step.result()
 
 
+def _triton() -> Any:
+    """Triton, where there is a card for it; it must not be imported before it is needed."""
+    try:
+        return importlib.import_module("triton") if torch.cuda.is_available() else None
+    except ImportError:  # not on every platform
+        return None
+
+
 def _shared(compilers: ThreadPoolExecutor) -> AbstractContextManager[Any]:
-    mode = getattr(triton, "AsyncCompileMode", None)
+    mode = getattr(_triton(), "AsyncCompileMode", None)
     return nullcontext() if mode is None else mode(compilers)
 
 
@@ -36,7 +41,7 @@ class Compiles:
 
     def __init__(self) -> None:
         self.count = 0
-        if triton is not None:
+        if (triton := _triton()) is not None:
             triton.knobs.runtime.jit_post_compile_hook = self._seen
 
     def _seen(self, **_: object) -> None:
