@@ -9,11 +9,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 BASE = {"errors", "types", "config"}
-ENGINE = {"engine", "session", "loop", "parts", "resolve", "trace"}
+ENGINE = {"engine", "session", "loop", "host", "remote", "parts", "resolve", "trace"}
 # What each part of the package may import; itself is understood. The schedule stands alone, so
 # that it also runs as a simulator; the edge sees the model only through the engine.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "logs": set(),
     "types": BASE,
     "config": BASE,
     "schedule": BASE,
@@ -23,11 +24,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "text": BASE | {"model"},
     "checkpoint": BASE | {"model", "text"},
     "runtime": BASE | {"model", "kernels", "schedule", "text"},
-    **dict.fromkeys(ENGINE, BASE | ENGINE | {"schedule", "runtime", "model", "text", "checkpoint"}),
+    **dict.fromkeys(
+        ENGINE, BASE | ENGINE | {"logs", "schedule", "runtime", "model", "text", "checkpoint"}
+    ),
     "server": BASE | ENGINE | {"audio", "text"},
     "simulate": BASE | {"loop", "session", "schedule", "text", "trace"},
     "bench": BASE,  # it measures any server, and knows ours from outside only
     "bench.stages": BASE | ENGINE | {"runtime", "bench"},  # but for this, from inside
+    "bench.link": BASE | ENGINE | {"schedule", "text", "checkpoint", "simulate", "bench"},
     "bench.profile": BASE | ENGINE | {"runtime", "bench"},
     "bench.kernels": BASE | {"model", "kernels", "bench"},
     "__init__": BASE | ENGINE,
@@ -35,8 +39,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         ("say", "doctor", "cli", "__main__"),
         BASE
         | ENGINE
-        | {"server", "audio", "text", "checkpoint", "bench", "say", "doctor", "cli", "__init__"}
-        | {"schedule", "simulate"},
+        | {"logs", "server", "audio", "text", "checkpoint", "bench"}
+        | {"say", "doctor", "cli", "__init__", "schedule", "simulate"},
     ),
 }
 # The scheduler gets the time as an argument and waits for nothing; the shared records stay light.

@@ -1,6 +1,7 @@
 """The `vivace` command."""
 
 import io
+import os
 import signal
 import subprocess
 import sys
@@ -51,6 +52,17 @@ def one_line(stderr: str) -> str:
 def test_help_is_light() -> None:
     told = subprocess.run(
         [sys.executable, "-c", "import sys, vivace.cli; print('torch' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == "False\n"
+
+
+def test_the_edge_runs_without_torch() -> None:
+    modules = "vivace.engine, vivace.remote.near, vivace.server.serve"
+    told = subprocess.run(
+        [sys.executable, "-c", f"import sys, {modules}; print('torch' in sys.modules)"],
         capture_output=True,
         text=True,
         check=True,
@@ -295,10 +307,20 @@ def test_synth_checkpoint_refuses_in_one_line(
     assert not (home / "made").exists()
 
 
-def test_serve_speaks_and_ends_on_sigterm(home: Path) -> None:
-    command = [sys.executable, "-m", "vivace", "serve", "--port", "0", "--threads", "1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
+@pytest.mark.parametrize("where", [["--in-process"], []])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_speaks_and_ends_on_a_signal(
+    home: Path, where: list[str], number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "vivace", "serve", "--port", "0", "--threads", "1", *where]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout and process.stderr
         ready, hint = process.stdout.readline(), process.stdout.readline()
         url = ready.removeprefix("vivace is ready on ").strip()
         assert f"curl {url}/v1/audio/speech" in hint
@@ -306,8 +328,17 @@ def test_serve_speaks_and_ends_on_sigterm(home: Path) -> None:
         reply = httpx.post(f"{url}/v1/audio/speech", json=body, timeout=60)
         assert reply.content[:4] == b"RIFF"
         assert len(reply.content) == 44 + 3 * 3840
-        process.send_signal(signal.SIGTERM)
+        os.killpg(process.pid, number)  # as a terminal and as systemd do it, to both processes
         assert process.wait(timeout=30) == 0
+        assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize("where", [["--in-process"], []])
+def test_serve_without_a_checkpoint_is_one_line(home: Path, where: list[str]) -> None:
+    command = [sys.executable, "-m", "vivace", "serve", "--port", "0", "--model", "./no", *where]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "./no" in one_line(ended.stderr)
 
 
 def test_doctor_looks_at_everything(run: Run) -> None:

@@ -50,7 +50,7 @@ class Bench:
     def cancel(self, session: Session) -> None:
         self.loop.tell(Cancel(session))
 
-    def taken(self) -> None:
+    def taken(self, session: Session) -> None:
         pass
 
     def open(self, text: str | None = TEXT, **fields: object) -> Session:

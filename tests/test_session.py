@@ -6,11 +6,13 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from tests.remote.hosts import HOSTS
 from tests.runners import SPEC, Bytes, FakeRunner
 
 from vivace.config import EngineConfig, Profile
 from vivace.engine import Engine
 from vivace.errors import InvalidRequest, NotFound, Overloaded, Unavailable, Unprocessable
+from vivace.host import LoopThread, MakeHost
 from vivace.parts import Parts
 from vivace.session import Session
 from vivace.types import Clone, FinishReason, Sampling, SpeechRequest
@@ -18,14 +20,15 @@ from vivace.types import Clone, FinishReason, Sampling, SpeechRequest
 TEXT = "Hello there, how are you?"
 
 
-def engine_of(runner: FakeRunner, **config: object) -> Engine:
+def engine_of(runner: FakeRunner, host: MakeHost = LoopThread, **config: object) -> Engine:
     parts = Parts("fake", SPEC, Bytes(), runner)  # type: ignore[arg-type]
-    return Engine(config=EngineConfig(**config), parts=parts)  # type: ignore[arg-type]
+    settings = EngineConfig(**{"slo_ttfa_s": 600.0, **config})  # type: ignore[arg-type]
+    return Engine(config=settings, parts=parts, host=host)
 
 
-@pytest.fixture
-def engine() -> Iterator[Engine]:
-    with engine_of(FakeRunner()) as engine:
+@pytest.fixture(params=HOSTS)
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    with engine_of(FakeRunner(), HOSTS[request.param]) as engine:
         yield engine
 
 

@@ -27,7 +27,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """The engine brings torch, which takes seconds to load: only when it is asked for."""
+    """The engine brings what takes time to load: only when it is asked for."""
     if name == "Engine":
         from vivace.engine import Engine
 

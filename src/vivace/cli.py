@@ -13,6 +13,7 @@ import typer
 from vivace.bench.command import bench
 from vivace.config import PROFILES, EngineConfig, ServerConfig, profile_of
 from vivace.errors import CheckpointError, EngineFailure, InvalidRequest, VivaceError
+from vivace.logs import log_to_stderr
 from vivace.types import SpeechRequest, TextMode
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def say(
     check_output(output, dump)
     from vivace.engine import Engine  # brings torch: not before we know what to say
 
-    _log_to_stderr(logging.WARNING)
+    log_to_stderr(logging.WARNING)
     config = EngineConfig(device=device, dtype=dtype, threads=threads, max_sessions=1)
     with Engine(model, config=config, revision=revision, offline=offline) as engine:
         request = _request(engine, voice, language, instruct, text_mode, greedy, seed, max_frames)
@@ -207,14 +208,19 @@ def serve(
     threads: Threads = 0,
     graphs: Graphs = True,
     kernels: Kernels = True,
+    in_process: Annotated[
+        bool, typer.Option("--in-process", help="Engine and HTTP in one process.")
+    ] = False,
 ) -> None:
     """Serve speech over HTTP."""
     from vivace.server.serve import address_of, bind, run
 
     sock = bind(host, port)
-    from vivace.engine import Engine  # brings torch: not before we have a port
+    from vivace.engine import Engine
+    from vivace.host import LoopThread
+    from vivace.remote.near import LoopProcess
 
-    _log_to_stderr(logging.INFO)
+    log_to_stderr(logging.INFO)
     config = EngineConfig(
         device=device,
         dtype=dtype,
@@ -227,7 +233,13 @@ def serve(
         profile=profile_of(profile),
         trace=trace,
     )
-    with Engine(model, config=config, revision=revision, offline=offline) as engine:
+    with Engine(
+        model,
+        config=config,
+        revision=revision,
+        offline=offline,
+        host=LoopThread if in_process else LoopProcess,
+    ) as engine:
         run(engine, ServerConfig(), sock, lambda: _announce(address_of(sock)))
 
 
@@ -356,9 +368,3 @@ def synth_checkpoint(
         folder = embedded() if source == "embedded" else locate(source)
         write_widened(out, folder, size=size or "1.7b", seed=seed, dtype=dtype)
     print(f"written to {out}")
-
-
-def _log_to_stderr(level: int) -> None:
-    """Our own log lines from `level` on; only the warnings of everybody else."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    logging.getLogger("vivace").setLevel(level)

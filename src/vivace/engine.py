@@ -6,21 +6,23 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from vivace.config import EngineConfig
 from vivace.errors import Overloaded, Unavailable, Unprocessable
-from vivace.loop import Cancel, Loop, More, Turn
-from vivace.parts import Parts, load_parts
+from vivace.host import Build, LoopThread, MakeHost
+from vivace.loop import Cancel, Listener, More, Turn
 from vivace.resolve import resolve
-from vivace.schedule.costs import Costs
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.prompt import Script
-from vivace.trace import TraceFile, no_note
 from vivace.types import Sampling, SpeechRequest, Voice
+
+if TYPE_CHECKING:
+    from vivace.parts import Parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,20 @@ class Stats:
     steps: int  # since the start
 
 
+def _load(
+    model: str | Path | None, config: EngineConfig, revision: str | None, offline: bool
+) -> "Parts":
+    from vivace.parts import load_parts  # brings torch: only where the loop runs
+
+    return load_parts(model, config, revision=revision, offline=offline)
+
+
 class Engine:
     """Speech from text, for many sessions at a time.
 
     Loads a checkpoint (a directory, a hub id, or None for the embedded one), warms up and starts
-    its thread; ready when the constructor returns. Close it, or use it as a context manager.
+    its loop, in a thread or where else `host` runs it; ready when the constructor returns. Close
+    it, or use it as a context manager.
 
     Raises CheckpointError if the checkpoint cannot be used.
     """
@@ -50,8 +61,9 @@ class Engine:
         config: EngineConfig | None = None,
         revision: str | None = None,
         offline: bool = False,
-        parts: Parts | None = None,
+        parts: "Parts | Build | None" = None,
         clock: Callable[[], float] = time.monotonic,
+        host: MakeHost = LoopThread,
     ) -> None:
         self.config = config or EngineConfig()
         self._clock = clock
@@ -59,19 +71,13 @@ class Engine:
         self._names = itertools.count(1)
         self._held = 0  # sessions opened and not yet done
         self._closed = False
-
-        parts = parts or load_parts(model, self.config, revision=revision, offline=offline)
-        self.model_id, self.spec = parts.model_id, parts.spec
-        self._tokenizer = parts.tokenizer
-        if parts.sessions is not None:
-            self.config = replace(self.config, max_sessions=parts.sessions)
-        costs = Costs(parts.costs, self.config.profile)
-        self._trace = TraceFile(self.config.trace) if self.config.trace else None
-        self._loop = Loop(
-            parts.runner, self.config, clock, self._done, costs, note=self._trace or no_note
-        )
-        self._thread = threading.Thread(target=self._loop.run, name="vivace-engine", daemon=True)
-        self._thread.start()
+        build: Build = partial(_load, model, self.config, revision, offline)
+        if parts is not None:
+            build = parts if callable(parts) else lambda: parts
+        self._host = host(build, self.config, clock, self._done)
+        known = self._host.known
+        self.model_id, self.spec, self._tokenizer = known.model_id, known.spec, known.tokenizer
+        self.config = replace(self.config, max_sessions=known.sessions)
 
     # What callers see, from any thread.
 
@@ -97,18 +103,18 @@ class Engine:
     @property
     def ready(self) -> bool:
         """Does it take requests?"""
-        return not self._closed and self._thread.is_alive()
+        return not self._closed and self._host.alive
 
     @property
     def heartbeat_age_s(self) -> float:
         """Seconds since the loop last came round."""
-        return self._clock() - self._loop.beat_s
+        return self._clock() - self._host.pulse.beat_s
 
     def stats(self) -> Stats:
         """What is in use now."""
-        total, free = self.config.max_sessions, len(self._loop.free)
-        active = total - free
-        return Stats(total, free, active, max(0, self._held - active), self._loop.counts.steps)
+        total, pulse = self.config.max_sessions, self._host.pulse
+        active = total - pulse.free
+        return Stats(total, pulse.free, active, max(0, self._held - active), pulse.steps)
 
     def open(self, request: SpeechRequest | None = None) -> Session:
         """Start a session.
@@ -150,10 +156,10 @@ class Engine:
                 raise Unavailable("the engine is closed")
             if self._held >= room:
                 raise Overloaded(f"all {room} places are taken", retry_after_s=1.0)
+            self._host.tell(turn)
             self._held += 1
-            self._loop.tell(turn)
 
-    def _done(self, session: Session) -> None:
+    def _done(self, session: Listener) -> None:
         with self._admission:
             self._held -= 1
 
@@ -171,11 +177,8 @@ class Engine:
     def close(self) -> None:
         """Stop the loop; sessions still open end with an error."""
         with self._admission:
-            self._closed = self._loop.stopping = True
-        self._loop.wake()
-        self._thread.join()
-        if self._trace is not None:
-            self._trace.close()
+            self._closed = True
+        self._host.close()
 
     def __enter__(self) -> Self:
         return self
@@ -203,12 +206,12 @@ class Engine:
 
     def text(self, session: Session, ids: list[int], *, end: bool) -> None:
         """Pass tokens on to the loop."""
-        self._loop.tell(More(session, ids, end))
+        self._host.tell(More(session, ids, end))
 
     def cancel(self, session: Session) -> None:
         """Pass on that nobody listens any more."""
-        self._loop.tell(Cancel(session))
+        self._host.tell(Cancel(session))
 
-    def taken(self) -> None:
-        """A reader has made room: a paused session may go on."""
-        self._loop.wake()
+    def taken(self, session: Session) -> None:
+        """Pass on that a reader has made room: a paused session may go on."""
+        self._host.taken(session)

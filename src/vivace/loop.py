@@ -22,7 +22,7 @@ from vivace.schedule.admission import Admission
 from vivace.schedule.costs import Costs
 from vivace.schedule.policy import Plans, Policy
 from vivace.schedule.track import Track
-from vivace.session import Session
+from vivace.text.cap import Cap
 from vivace.text.prompt import Prompt, Script
 from vivace.trace import Note, no_note
 from vivace.types import (
@@ -36,6 +36,7 @@ from vivace.types import (
     Pending,
     Row,
     Sampling,
+    SpeechRequest,
 )
 
 log = logging.getLogger("vivace")
@@ -98,11 +99,40 @@ class Steps(Protocol):
         ...
 
 
+class Outlet(Protocol):
+    """Where a turn's chunks and its one terminal event go."""
+
+    taken_frames: int  # that its reader has taken away
+
+    def put(self, chunk: Chunk) -> None:
+        """Add a chunk."""
+        ...
+
+    def finish(self, done: Done, *, drop: bool = False) -> None:
+        """Set the terminal event; `drop` throws away what has not been taken."""
+        ...
+
+
+class Listener(Protocol):
+    """What the loop reads of a session, wherever that is."""
+
+    id: str
+    request: SpeechRequest
+    cap: Cap
+    speakable: bool
+    prompt_ids: list[int]
+
+    @property
+    def outbox(self) -> Outlet:
+        """Where its chunks go."""
+        ...
+
+
 @dataclass(slots=True, eq=False)
 class Turn:
     """The loop's side of one session."""
 
-    session: Session
+    session: Listener
     script: Script
     sampling: Sampling
     seed: int
@@ -134,7 +164,7 @@ class Turn:
 class More:
     """More tokens for a session, and whether they were the last."""
 
-    session: Session
+    session: Listener
     ids: list[int]
     end: bool
 
@@ -143,7 +173,7 @@ class More:
 class Cancel:
     """Nobody listens to this session any more."""
 
-    session: Session
+    session: Listener
 
 
 Word = Turn | More | Cancel
@@ -192,7 +222,7 @@ class Loop:
         runner: Steps,
         config: EngineConfig,
         clock: Callable[[], float],
-        on_done: Callable[[Session], None],
+        on_done: Callable[[Listener], None],
         costs: Costs,
         policy: Plans | None = None,
         note: Note = no_note,
@@ -204,8 +234,8 @@ class Loop:
         self.admission = Admission(
             clockwise.pacer, config.max_sessions, config.max_queue, config.slo_ttfa_s
         )
-        self.turns: dict[Session, Turn] = {}  # all of them
-        self.waiting: dict[Session, Turn] = {}  # those with something to say and no slot
+        self.turns: dict[Listener, Turn] = {}  # all of them
+        self.waiting: dict[Listener, Turn] = {}  # those with something to say and no slot
         self.seats: dict[Track, Turn] = {}  # those with a slot, in the order they got it
         self.free = list(range(config.max_sessions - 1, -1, -1))
         self.talking: deque[Talking] = deque()  # token steps that run, oldest first

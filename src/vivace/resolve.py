@@ -1,6 +1,5 @@
 """A request in one checkpoint's own terms, checked: what reaches the engine's thread is sound."""
 
-import math
 from dataclasses import fields, replace
 
 from vivace.config import Limits
@@ -37,7 +36,7 @@ def check_sampling(sampling: Sampling, limits: Limits) -> None:
     """Refuse what would break a draw; the batch it would break is everybody's."""
     ranges: dict[str, tuple[float, float]] = {
         "temperature": (0, limits.temperature_max),
-        "top_k": (0, math.inf),
+        "top_k": (0, limits.frames_max),
         "top_p": (0, 1),
         "repetition_penalty": (0, limits.repetition_penalty_max),
         "seed": (0, limits.seed_max),

@@ -25,7 +25,7 @@ class Desk(Protocol):
         """Nobody listens any more."""
         ...
 
-    def taken(self) -> None:
+    def taken(self, session: "Session") -> None:
         """A reader has made room."""
         ...
 
@@ -218,7 +218,7 @@ class Session:
     def _next(self) -> Chunk | None:
         chunk = self.outbox.take()
         if chunk is not None:
-            self._desk.taken()
+            self._desk.taken(self)
         return chunk
 
     def _raise(self) -> None:

@@ -30,25 +30,18 @@ def no_note(t: float, event: str, session: str | None = None, **fields: object) 
 
 
 class TraceFile:
-    """Appends events to a file; what is written is whole lines, at a session's end at the latest.
+    """Appends events to a file, a whole line each.
 
     Raises OSError if the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8", buffering=1)
 
     def __call__(self, t: float, event: str, session: str | None = None, **fields: object) -> None:
         """Append one."""
         about = {} if session is None else {"session": session}
-        line = json.dumps({"t": round(t, 6), "event": event, **about, **fields})
-        self._file.write(line + "\n")
-        if event in ("done", "refused"):
-            self._file.flush()
-
-    def close(self) -> None:
-        """Write what is left."""
-        self._file.close()
+        self._file.write(json.dumps({"t": round(t, 6), "event": event, **about, **fields}) + "\n")
 
 
 def read_trace(path: Path) -> list[Event]:

@@ -2,19 +2,18 @@
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
 from tests.golden.load import Model
+from tests.kernels.stacks import Stacks, stacks
 
 from vivace import kernels
-from vivace.model.fused import embed_frames, frame, use_kernels
-from vivace.model.layers import RMSNorm
-from vivace.model.predictor import Predictor
+from vivace.model.fused import embed_frames, use_kernels
 from vivace.model.spec import ModelSpec, TransformerSpec
-from vivace.model.talker import Talker
 
+# Smaller than any checkpoint: the interpreter takes seconds a frame.
 STACK = TransformerSpec(
     hidden=32,
     intermediate=40,
@@ -26,36 +25,6 @@ STACK = TransformerSpec(
     rope_theta=1e4,
     rms_eps=1e-6,
 )
-
-
-@dataclass
-class Stacks:
-    talker: Talker
-    predictor: Predictor
-
-    def frame(self, rows: int = 1, context: int = 0) -> torch.Tensor:
-        return frame(self.talker, self.predictor, rows, context)
-
-
-def around_one(_: str, *shape: int) -> torch.Tensor:
-    return 1 + torch.randn(shape) / 4
-
-
-def stacks(spec: ModelSpec, device: torch.device, dtype: torch.dtype = torch.float32) -> Stacks:
-    """Random ones, smaller than any checkpoint: the interpreter takes a second a frame."""
-    with torch.device(device):
-        made = Stacks(Talker(spec), Predictor(spec))
-    for module in (made.talker, made.predictor):
-        for parameter in module.requires_grad_(False).to(dtype).parameters():
-            parameter.normal_(std=parameter.shape[-2] ** -0.5 if parameter.dim() > 1 else 1.0)
-        for norm in (part for part in module.modules() if isinstance(part, RMSNorm)):
-            norm.load(around_one, *["weight"] * norm.weight[..., 0].numel())
-        for block in module.layers:
-            block.fold()
-    p = made.predictor
-    p.norm.fold_into(p.heads)
-    p.table.copy_(p.project(p.embeddings.flatten(0, 1)).view_as(p.table))
-    return made
 
 
 @pytest.fixture

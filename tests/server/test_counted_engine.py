@@ -6,11 +6,15 @@ from contextlib import contextmanager
 from http.client import HTTPResponse
 
 import httpx
+import pytest
+from tests.remote.hosts import HOSTS
 from tests.runners import SPEC, Bytes, FakeRunner
 from tests.server.live import connect, serving
 
 from vivace.config import EngineConfig
 from vivace.engine import Engine
+from vivace.errors import Overloaded
+from vivace.host import MakeHost
 from vivace.parts import Parts
 
 SPEECH = "/v1/audio/speech"
@@ -32,7 +36,8 @@ def turns(client: httpx.Client, true: Callable[[], bool]) -> None:
 class Bench:
     """A runner whose frames wait while it is frozen, a clock that stands, a server, a client."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: MakeHost) -> None:
+        self.host = host
         self.now_s = 0.0
         self.steps = -1
         self.reached, self.go_on = threading.Event(), threading.Event()
@@ -56,8 +61,9 @@ class Bench:
         parts = Parts("counted", SPEC, Bytes(), self.runner)  # type: ignore[arg-type]
         self.engine = Engine(
             parts=parts,
-            config=EngineConfig(**config),  # type: ignore[arg-type]
+            config=EngineConfig(slo_ttfa_s=600.0, **config),  # type: ignore[arg-type]
             clock=lambda: self.now_s,
+            host=self.host,
         )
         with (
             self.engine,
@@ -70,8 +76,12 @@ class Bench:
                 self.go_on.set()
 
 
-def test_case_66_a_frozen_engine_fails_health() -> None:
-    bench = Bench()
+@pytest.fixture(params=HOSTS)
+def bench(request: pytest.FixtureRequest) -> Bench:
+    return Bench(HOSTS[request.param])
+
+
+def test_case_66_a_frozen_engine_fails_health(bench: Bench) -> None:
     with bench.serve() as client:
         assert client.get("/health").status_code == 200
         bench.go_on.clear()
@@ -84,8 +94,7 @@ def test_case_66_a_frozen_engine_fails_health() -> None:
         assert client.get("/health").status_code == 200
 
 
-def test_case_38_leaving_the_queue_frees_the_place() -> None:
-    bench = Bench()
+def test_case_38_leaving_the_queue_frees_the_place(bench: Bench) -> None:
     with bench.serve(max_sessions=1, max_queue=1) as client:
         with connect(client, ENDLESS):  # it fills the sockets, then holds its slot
             turns(client, lambda: bench.engine.stats().active == 1)
@@ -98,8 +107,7 @@ def test_case_38_leaving_the_queue_frees_the_place() -> None:
         assert client.post(SPEECH, json=BODY).status_code == 200
 
 
-def test_case_40_a_slow_reader_holds_back_itself_alone() -> None:
-    bench = Bench()
+def test_case_40_a_slow_reader_holds_back_itself_alone(bench: Bench) -> None:
     with bench.serve(max_sessions=2) as client, connect(client, ENDLESS) as slow:
         turns(client, lambda: bench.engine.stats().active == 1)
         for _ in range(50):
@@ -111,3 +119,15 @@ def test_case_40_a_slow_reader_holds_back_itself_alone() -> None:
         heard = len(reply.read())  # with the body's clean end, or this raises
         turns(client, lambda: bench.engine.stats().active == 0)
         assert heard == max(bench.runner.made.values()) * FRAME_BYTES
+
+
+def test_a_refusal_by_the_loop_is_429_with_its_time(bench: Bench) -> None:
+    def refuse(call: str, seeds: tuple[int, ...]) -> None:
+        raise Overloaded("no sound before then", retry_after_s=41.5)
+
+    bench.runner.fault = refuse
+    with bench.serve() as client:
+        reply = client.post(SPEECH, json=BODY)
+        assert (reply.status_code, reply.headers["retry-after"]) == (429, "42")
+        assert reply.json()["error"]["code"] == "overloaded"
+        turns(client, lambda: bench.engine.stats().waiting == 0)

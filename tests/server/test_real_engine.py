@@ -6,12 +6,14 @@ import wave
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
+from pathlib import Path
 
 import httpx
 import numpy as np
 import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
+from tests.remote.hosts import BOTH
 from tests.server.live import connect, serving
 from tests.server.test_bad_input import BODIES
 from tests.server.test_fields import HONOURED
@@ -27,12 +29,18 @@ FRAME_BYTES = 3840
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from vivace.checkpoint.synth import write_synthetic
 
     folder = tmp_path_factory.mktemp("synthetic") / "nine_voices"
     write_synthetic(folder, until_text=True)
-    with Engine(folder, config=EngineConfig(max_sessions=8, max_queue=16, threads=1)) as engine:
+    return folder
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def engine(folder: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
+    config = EngineConfig(max_sessions=8, max_queue=16, threads=1)
+    with Engine(folder, config=config, host=BOTH[request.param]) as engine:
         yield engine
 
 

@@ -210,6 +210,22 @@ def stages(
 
 
 @bench.command()
+def link(
+    output: Output,
+    rates: Annotated[str, Opt(help="Requests a second.")] = "20,100",
+    duration_s: Duration = 20.0,
+) -> None:
+    """What a process of its own costs the engine's loop, on a runner as fast as a card."""
+    numbers = _numbers(rates, "--rates")
+    _check_writable(output)
+    from vivace.bench.link import measure  # brings the engine
+
+    result = measure(numbers, duration_s)
+    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    print(f"written to {output}")
+
+
+@bench.command()
 def profile(
     output: Output,
     model: Annotated[

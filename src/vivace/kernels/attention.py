@@ -50,7 +50,7 @@ def _merge(parts, out, live, SPLITS: tl.constexpr, GROUP: tl.constexpr, D: tl.co
         tl.store(out + g * D + d, summed.to(out.dtype.element_ty))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["position"])
 def _attend(
     qkv, x, gain, frequency, keys, values, table, position, slots, out, parts, arrived,
     stride_x, width, eps,

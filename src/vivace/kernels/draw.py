@@ -52,7 +52,8 @@ def _kth(scaled, k):
     return tl.max(tl.where(order == least, scaled, float("-inf")), 0)
 
 
-@triton.jit(do_not_specialize=["book"])
+# One kernel for all codebooks, wherever their column of codes begins.
+@triton.jit(do_not_specialize=["book"], do_not_specialize_on_alignment=["codes"])
 def _draw(
     logits, x, temperature, top_k, top_p, seed, frame, slots,
     seen, penalty, least_frames, bias, table, codes, row_out,
@@ -140,9 +141,11 @@ def draw(
     b, v = logits.shape
     x, eps = norm or (logits, 0.0)
     seen, penalty, least, bias, eos = guard or (*(codes,) * 4, -1)
-    given = codes if table is None else table
-    out = torch.empty((b, given.shape[-1]), dtype=given.dtype, device=given.device)
-    hidden, width = x.shape[1], given.shape[-1]
+    given, out, width = codes, codes, 1
+    if table is not None:
+        given, width = table, table.shape[1]
+        out = torch.empty((b, width), dtype=table.dtype, device=table.device)
+    hidden = x.shape[1]
     temperature, top_k, top_p, seed, frame, slots = rows
     _draw[(b,)](
         logits, x, temperature, top_k, top_p, seed, frame, slots,

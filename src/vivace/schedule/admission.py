@@ -80,7 +80,7 @@ class Admission:
         behind = max(0, seated + waiting + 1 - self.most)
         wait_s = behind * self.stay_s / self.most
         first_s = wait_s + self.first_s(min(seated + waiting + 1, self.most))
-        if waiting < self.queue and (behind == 0 or first_s <= self.slo_s):
+        if behind == 0 or (behind <= self.queue and first_s <= self.slo_s):
             return Forecast(first_s, 0.0)
         over_s = max(first_s - self.slo_s, self.stay_s / self.most)
         return Forecast(first_s, float(math.ceil(over_s)))

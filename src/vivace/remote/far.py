@@ -1,0 +1,240 @@
+"""The loop's own process: words come in from the edge, what a step made goes back in one batch."""
+
+import contextlib
+import gc
+import logging
+import os
+import pickle
+import shutil
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from multiprocessing import parent_process
+from typing import TYPE_CHECKING
+
+import zmq
+
+from vivace import loop
+from vivace.config import EngineConfig
+from vivace.errors import EngineFailure, VivaceError
+from vivace.host import Build, costs_of, fitted, known_of, note_of, pulse_of
+from vivace.logs import log_to_stderr
+from vivace.remote.messages import (
+    Batch,
+    Cancel,
+    Ended,
+    Failed,
+    FromLoop,
+    More,
+    Open,
+    Sound,
+    Started,
+    Stop,
+    Taken,
+    ToLoop,
+    decode_to_loop,
+    encode,
+)
+from vivace.schedule.track import Track
+from vivace.text.cap import Cap
+from vivace.text.prompt import Script
+from vivace.types import Chunk, Done, SpeechRequest
+
+if TYPE_CHECKING:
+    from vivace.parts import Parts
+
+log = logging.getLogger("vivace")
+
+BEAT_S = 0.1  # the longest that a running loop keeps its pulse to itself
+LAST_WORDS_MS = 1_000  # how long the last batch may take to leave
+ENCODINGS = 1_024  # instructions and reference texts whose ids are kept
+
+
+class Link:
+    """The loop's end: two one-way queues in a private folder, each bound by who reads it.
+
+    Neither has a limit of its own. What is on its way is bounded by what sessions may hold: text by
+    the limits that the edge checks, sound by the frames that readers may leave untaken.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._context = zmq.Context()
+        self._words = self._context.socket(zmq.PULL)
+        self._sounds = self._context.socket(zmq.PUSH)
+        for socket in (self._words, self._sounds):
+            socket.set_hwm(0)
+            socket.linger = LAST_WORDS_MS
+        self._words.bind(f"ipc://{folder}/words")
+        self._sounds.connect(f"ipc://{folder}/sounds")
+
+    def send(self, message: FromLoop) -> None:
+        """Send; never waits. For the loop's thread."""
+        self._sounds.send(encode(message))
+
+    def receive(self) -> ToLoop:
+        """The next word; waits for it. For one other thread."""
+        return decode_to_loop(self._words.recv())
+
+    def close(self) -> None:
+        """Close, once the last batch has left."""
+        self._context.destroy()
+
+
+@dataclass(slots=True)
+class Outlet:
+    """Where a turn's chunks go: onto the link, for the outbox at the edge."""
+
+    id: str
+    events: "deque[Sound | Ended]"
+    taken_frames: int = 0
+
+    def put(self, chunk: Chunk) -> None:
+        """Add a chunk to the batch."""
+        self.events.append(Sound(self.id, chunk))
+
+    def finish(self, done: Done, *, drop: bool = False) -> None:
+        """Add the terminal event to the batch."""
+        self.events.append(Ended(self.id, done, drop))
+
+
+@dataclass(slots=True, eq=False)
+class Listener:
+    """Stands in for a session at the edge."""
+
+    id: str
+    request: SpeechRequest
+    outbox: Outlet
+    cap: Cap
+    speakable: bool = False
+    prompt_ids: list[int] = field(default_factory=list)
+
+
+class Encoder:
+    """Texts of a prompt's head to ids, each once: the loop must not wait for the same twice."""
+
+    def __init__(self, parts: "Parts") -> None:
+        self.encode = lru_cache(ENCODINGS)(parts.tokenizer.encode)
+
+
+class FarLoop(loop.Loop):
+    """A loop whose sessions are in another process."""
+
+    def __init__(
+        self, parts: "Parts", config: EngineConfig, clock: Callable[[], float], link: Link
+    ) -> None:
+        costs, note = costs_of(parts, config), note_of(config)
+        super().__init__(parts.runner, config, clock, self._forget, costs, note=note)
+        self._spec, self._encoder, self._link = parts.spec, Encoder(parts), link
+        self._listeners: dict[str, Listener] = {}
+        self._events: deque[Sound | Ended] = deque()
+        self._sent = pulse_of(self)
+
+    def run(self) -> None:
+        """Step until the edge says stop."""
+        threading.Thread(target=self._hear, name="vivace-words", daemon=True).start()
+        super().run()
+        self._flush()
+
+    def step(self) -> bool:
+        """A step, and word of it."""
+        try:
+            return super().step()
+        finally:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Send what there is to tell, in one message."""
+        pulse = pulse_of(self)
+        events = [self._events.popleft() for _ in range(len(self._events))]
+        late = pulse.beat_s - self._sent.beat_s >= BEAT_S
+        if events or late or pulse.free != self._sent.free:
+            self._link.send(Batch(pulse, events))
+            self._sent = pulse
+
+    def _forget(self, listener: loop.Listener) -> None:
+        self._listeners.pop(listener.id, None)
+
+    def _hear(self) -> None:
+        """Take words until the last; a loop that hears nothing more must stop."""
+        try:
+            while not isinstance(word := self._link.receive(), Stop):
+                self._take(word)
+        finally:
+            self.stopping = True
+            self.wake()
+
+    def _take(self, word: Open | More | Cancel | Taken) -> None:
+        if isinstance(word, Open):
+            self._open(word)
+        elif (listener := self._listeners.get(word.id)) is None:
+            return  # it has ended meanwhile
+        elif isinstance(word, More):
+            listener.prompt_ids += word.ids
+            listener.cap.sound_ms = word.cap_ms
+            listener.speakable = word.speakable
+            self.tell(loop.More(listener, word.ids, word.end))
+        elif isinstance(word, Cancel):
+            self.tell(loop.Cancel(listener))
+        else:
+            listener.outbox.taken_frames = word.frames
+            self.wake()
+
+    def _open(self, word: Open) -> None:
+        request, outlet = word.request, Outlet(word.id, self._events)
+        listener = Listener(word.id, request, outlet, Cap(request.language))
+        self._listeners[word.id] = listener
+        script = Script(self._spec, request, self._encoder)
+        track = Track(word.arrived_s)
+        self.tell(loop.Turn(listener, script, word.sampling, word.seed, track))
+
+
+def serve(
+    folder: str,
+    build: Build,
+    config: EngineConfig,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Load, tell the edge, run the loop to its end."""
+    link = Link(folder)
+    with contextlib.closing(link):
+        try:
+            parts = build()
+            config = fitted(config, parts)
+            far = FarLoop(parts, config, clock, link)
+        except VivaceError as error:
+            link.send(Failed(error))
+        except Exception as error:
+            log.exception("the engine did not start")
+            link.send(Failed(EngineFailure(f"{type(error).__name__}: {error}")))
+        else:
+            link.send(Started(pickle.dumps(known_of(parts, config)), pulse_of(far)))
+            far.run()
+
+
+def main(folder: str, build: Build, config: EngineConfig, log_level: int) -> None:
+    """The body of the process. It lives as long as the edge wants it, or is there."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # they reach the edge too, which drains first
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_the_edge, args=[folder], daemon=True).start()
+    log_to_stderr(log_level)
+    serve(folder, partial(_settled, build), config)
+
+
+def _end_with_the_edge(folder: str) -> None:
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    shutil.rmtree(folder, ignore_errors=True)  # if it ended before we were ready
+    os._exit(1)
+
+
+def _settled(build: Build) -> "Parts":
+    """Built, and out of the garbage collector's sight: it need not look at a model again."""
+    parts = build()
+    gc.collect()
+    gc.freeze()
+    return parts

@@ -1,0 +1,126 @@
+"""What crosses between the edge and the loop's process: typed records, msgpack on the wire.
+
+Arrays cross as raw bytes and come out read-only. Errors cross as class, message and fields, and
+come out as members of the same tree.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from vivace.errors import EngineFailure, VivaceError
+from vivace.host import Pulse
+from vivace.types import Chunk, Done, Sampling, SpeechRequest
+
+
+class Open(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A new session; its request is resolved."""
+
+    id: str
+    request: SpeechRequest
+    sampling: Sampling
+    seed: int
+    arrived_s: float
+
+
+class More(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """More tokens for a session, whether they were the last, and what all its text comes to."""
+
+    id: str
+    ids: list[int]
+    end: bool
+    cap_ms: int
+    speakable: bool
+
+
+class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Nobody listens to this session any more."""
+
+    id: str
+
+
+class Taken(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """How many frames in all its reader has taken: room for as many more."""
+
+    id: str
+    frames: int
+
+
+class Stop(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """End what is open, then the process."""
+
+
+class Started(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The loop is ready. `known` is a pickled `Known`: it comes once, from our own child."""
+
+    known: bytes
+    pulse: Pulse
+
+
+class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The loop could not be started."""
+
+    error: VivaceError
+
+
+class Sound(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A session's next chunk."""
+
+    id: str
+    chunk: Chunk
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A session's terminal event; `drop` throws away what its reader has not taken."""
+
+    id: str
+    done: Done
+    drop: bool
+
+
+class Batch(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """What one step of the loop has to tell."""
+
+    pulse: Pulse
+    events: list[Sound | Ended]
+
+
+ToLoop = Open | More | Cancel | Taken | Stop
+FromLoop = Started | Failed | Batch
+
+
+def _pack(value: object) -> object:
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if isinstance(value, VivaceError):
+        return type(value).__name__, vars(value)
+    raise NotImplementedError(f"{type(value).__name__} does not cross")
+
+
+def _unpack(kind: type, value: Any) -> npt.NDArray[Any] | VivaceError:
+    if kind is VivaceError:
+        return _error(*value)
+    dtype, shape, data = value
+    return np.frombuffer(data, dtype).reshape(shape)
+
+
+def _error(name: str, fields: dict[str, Any]) -> VivaceError:
+    """An error as it was, without its constructor: each class has another."""
+    kind = _kinds(VivaceError).get(name, EngineFailure)
+    error = kind.__new__(kind, fields["message"])
+    vars(error).update(fields)
+    return error
+
+
+def _kinds(kind: type[VivaceError]) -> dict[str, type[VivaceError]]:
+    found = {kind.__name__: kind}
+    for below in kind.__subclasses__():
+        found |= _kinds(below)
+    return found
+
+
+encode = msgspec.msgpack.Encoder(enc_hook=_pack).encode
+decode_to_loop = msgspec.msgpack.Decoder[ToLoop](ToLoop, dec_hook=_unpack).decode
+decode_from_loop = msgspec.msgpack.Decoder[FromLoop](FromLoop, dec_hook=_unpack).decode
