@@ -9,6 +9,7 @@ import json
 import math
 import statistics
 import subprocess
+import time
 from collections.abc import Callable
 
 import torch
@@ -106,6 +107,7 @@ def plain(dtype: torch.dtype) -> list[dict[str, object]]:
 def fused(dtype: torch.dtype, shapes: list[tuple[int, int]]) -> list[dict[str, object]]:
     """The fused codec, as graphs."""
     codec, out = FusedCodec(random_codec(), SLOTS, dtype), []
+    codec.compile(shapes)
     kind = str(dtype).removeprefix("torch.")
     for rows, frames in shapes:
         codes, slots = some_codes(rows, frames), torch.arange(rows, device="cuda")
@@ -118,6 +120,7 @@ def snr_db(dtype: torch.dtype) -> float:
     """Over 32 frames of four rows in chunks of four."""
     codec = random_codec()
     ours, state, slots = FusedCodec(codec, 4, dtype), codec.fresh(4), torch.arange(4, device="cuda")
+    ours.compile([(4, 4)])
     signal = noise = 0.0
     for _ in range(8):
         codes = some_codes(4, 4)
@@ -131,6 +134,10 @@ def snr_db(dtype: torch.dtype) -> float:
 @torch.inference_mode()
 def main() -> None:
     """All variants as JSON."""
+    fresh = FusedCodec(random_codec(), SLOTS)
+    began = time.perf_counter()
+    fresh.compile(SHAPES)
+    compiled_s = round(time.perf_counter() - began, 1)
     variants = [*plain(torch.float32), *plain(torch.float16)]
     variants += [*fused(torch.float16, SHAPES), *fused(torch.bfloat16, PLAIN)]
     result = {
@@ -138,6 +145,7 @@ def main() -> None:
         "commit": subprocess.getoutput("git rev-parse --short HEAD"),
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
+        "compiled_s": compiled_s,  # for all shapes below, or loaded if they were compiled before
         "snr_db": {str(dtype): snr_db(dtype) for dtype in (torch.float16, torch.bfloat16)},
         "variants": variants,
     }

@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "checkpoint": BASE | {"model", "text"},
     "runtime": BASE | {"model", "kernels", "schedule", "text"},
     **dict.fromkeys(
-        ENGINE, BASE | ENGINE | {"logs", "schedule", "runtime", "model", "text", "checkpoint"}
+        ENGINE,
+        BASE | ENGINE | {"logs", "schedule", "runtime", "model", "text", "checkpoint", "audio"},
     ),
     "server": BASE | ENGINE | {"audio", "text"},
     "simulate": BASE | {"loop", "session", "schedule", "text", "trace"},

@@ -202,11 +202,21 @@ def test_say_writes_a_wav_and_tells_how_it_went(run: Run, home: Path) -> None:
     assert (status, out) == (0, "")
     assert "finish reason stop" in err
     assert "written to speech.wav" in err
-    assert len(samples(home / "speech.wav")) % 1920 == 0
+    assert len(samples(home / "speech.wav")) > 1920
 
 
 def test_say_dumps_the_models_own_output(run: Run, home: Path) -> None:
-    args = ("Hello there.", "--greedy", "--max-frames", 4, "--dump", "a.npz", "--threads", 1)
+    args = (
+        "Hello there.",
+        "--greedy",
+        "--no-trim",
+        "--max-frames",
+        4,
+        "--dump",
+        "a.npz",
+        "--threads",
+        1,
+    )
     for name, mode in (("a", "streaming"), ("b", "streaming"), ("c", "whole")):
         status, *_ = run("say", *args, "-o", f"{name}.wav", "--text-mode", mode)
         assert status == 0

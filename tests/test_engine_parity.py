@@ -20,7 +20,7 @@ CLOSE = 1e-4
 
 @pytest.fixture(scope="module", params=read.CHECKPOINTS)
 def engine(request: pytest.FixtureRequest, model: Callable[[str], Model]) -> Iterator[Engine]:
-    config = EngineConfig(device="cpu", max_sessions=9, max_context=256, threads=1)
+    config = EngineConfig(device="cpu", max_sessions=9, max_context=256, threads=1, trim=False)
     with Engine(model(request.param).path, config=config, offline=True) as engine:
         yield engine
 

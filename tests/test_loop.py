@@ -1,6 +1,6 @@
 """The engine's loop, step by step, on a runner that counts and a clock that the test moves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from itertools import pairwise
 
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.runners import SPEC, Bytes, FakeRunner, SlowRunner
 
+from vivace.audio.onset import HOP
 from vivace.config import EngineConfig, Profile
 from vivace.errors import EngineFailure, Unavailable, Unprocessable
 from vivace.loop import Cancel, Loop, More, Turn
@@ -18,6 +19,7 @@ from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.prompt import Script
 from vivace.types import (
+    SAMPLE_RATE,
     SAMPLES_PER_FRAME,
     Chunk,
     Done,
@@ -105,6 +107,47 @@ def test_speech_comes_in_order_and_ends_once() -> None:
     assert np.array_equal(pcm, np.repeat(np.arange(5.0), SAMPLES_PER_FRAME))
     assert done(session) == Done(FinishReason.STOP, 5, len(TEXT), seed=0)
     assert bench.ended == [session] and len(bench.loop.free) == 4
+
+
+class Late(FakeRunner):
+    """Its first frames are silent, the others a tone."""
+
+    silent = 3
+
+    def _voice(self, slots: Sequence[int], frames: int) -> Pcm:
+        number = super()._voice(slots, frames)
+        tone = np.tile(np.sin(np.arange(SAMPLES_PER_FRAME) / 10), (len(slots), frames))
+        return np.where(number < self.silent, 0.0, tone).astype(np.float32)
+
+
+@pytest.mark.parametrize("first_frames", [1, 2, 4])
+def test_silence_before_the_speech_is_not_sent_and_its_codes_are(first_frames: int) -> None:
+    bench = Bench(Late(lambda seed: 9), profile=Profile(first_frames=first_frames))
+    session = bench.open(trim=True)
+    while not (chunks := drain(session)):
+        assert bench.loop.step()
+        ((turn, now),) = ((t, bench.now) for t in bench.loop.turns.values())
+        assert turn.track.deadline_s is None or len(session.outbox._chunks), "no clock yet"
+        bench.now += 0.01
+    first = chunks[0]
+    sound_s = len(first.pcm) / SAMPLE_RATE
+    assert turn.track.deadline_s == pytest.approx(now + sound_s), "its clock starts with the speech"
+    assert len(first.pcm) - (len(first.codes) - Late.silent) * SAMPLES_PER_FRAME == HOP
+    bench.run()
+    chunks += drain(session)
+    assert frames(chunks) == list(range(9))
+    assert done(session) == Done(FinishReason.STOP, 9, len(TEXT), seed=0)
+
+
+def test_a_session_that_stays_silent_is_sent_whole_and_ends() -> None:
+    runner = Late(lambda seed: 5)
+    runner.silent = 99
+    bench = Bench(runner, profile=Profile(ahead_s=0.08))
+    session = bench.open(trim=True)
+    bench.run()
+    (chunk,) = drain(session)
+    assert frames([chunk]) == [0, 1, 2, 3, 4] and len(chunk.pcm) == 5 * SAMPLES_PER_FRAME
+    assert done(session).reason is FinishReason.STOP and len(bench.loop.free) == 4
 
 
 def test_first_chunk_leaves_before_the_last_frame_is_made() -> None:

@@ -41,6 +41,7 @@ Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Threads = Annotated[
     int, typer.Option(min=0, help="CPU threads; 0: one for a small model, else every core.")
 ]
+Trim = Annotated[bool, typer.Option("--trim/--no-trim", help="Drop the silence before the speech.")]
 Graphs = Annotated[
     bool, typer.Option(" /--no-graphs", help="On a card, launch kernels one by one.")
 ]
@@ -112,6 +113,7 @@ def say(
     dump: Annotated[
         Path | None, typer.Option(help="An .npz for codes, pcm and prompt ids.", metavar="FILE")
     ] = None,
+    trim: Trim = True,
     device: Device = "auto",
     dtype: Dtype = "auto",
     threads: Threads = 0,
@@ -124,7 +126,7 @@ def say(
     from vivace.engine import Engine  # brings torch: not before we know what to say
 
     log_to_stderr(logging.WARNING)
-    config = EngineConfig(device=device, dtype=dtype, threads=threads, max_sessions=1)
+    config = EngineConfig(device=device, dtype=dtype, threads=threads, max_sessions=1, trim=trim)
     with Engine(model, config=config, revision=revision, offline=offline) as engine:
         request = _request(engine, voice, language, instruct, text_mode, greedy, seed, max_frames)
         said = write_speech(engine.say(words, request), output, dump)
@@ -211,6 +213,7 @@ def serve(
     in_process: Annotated[
         bool, typer.Option("--in-process", help="Engine and HTTP in one process.")
     ] = False,
+    trim: Trim = True,
 ) -> None:
     """Serve speech over HTTP."""
     from vivace.server.serve import address_of, bind, run
@@ -232,6 +235,7 @@ def serve(
         slo_ttfa_s=slo_ttfa_ms / 1e3,
         profile=profile_of(profile),
         trace=trace,
+        trim=trim,
     )
     with Engine(
         model,

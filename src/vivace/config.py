@@ -97,6 +97,7 @@ class EngineConfig:
     kernels: bool = True  # use our own kernels on a card
     threads: int = 0  # torch threads on the CPU; 0 is one for a small model, else every core
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
+    trim: bool = True  # drop the silence before the speech where a request does not say
     trace: Path | None = None  # a file that every decision is appended to
     limits: Limits = field(default_factory=Limits)
     profile: Profile = field(default_factory=Profile)

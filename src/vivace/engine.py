@@ -123,6 +123,8 @@ class Engine:
         when every slot and every place in the queue is taken, Unavailable after `close`.
         """
         request = resolve(self.spec, request or SpeechRequest(), self.config.limits)
+        if request.trim is None:
+            request = replace(request, trim=self.config.trim)
         script = Script(self.spec, request, self._tokenizer)
         most_tokens = self._most_tokens(script)
         session = Session(

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from vivace.audio.onset import Onset
 from vivace.config import EngineConfig
 from vivace.errors import EngineFailure, Overloaded, Unavailable, VivaceError
 from vivace.schedule.admission import Admission
@@ -26,6 +27,7 @@ from vivace.text.cap import Cap
 from vivace.text.prompt import Prompt, Script
 from vivace.trace import Note, no_note
 from vivace.types import (
+    SAMPLE_RATE,
     SAMPLES_PER_FRAME,
     Chunk,
     Codes,
@@ -142,8 +144,13 @@ class Turn:
     reason: FinishReason = FinishReason.STOP
     codes: list[Codes] = field(default_factory=list)  # made and not yet decoded, [16] each
     seated_s: float = 0.0  # when it got its slot
+    onset: Onset | None = field(init=False)  # trims the silence before the speech
+    unheard: list[Codes] = field(default_factory=list)  # decoded, their sound held back by `onset`
     excused_s: float = 0.0  # until when silence is for want of text
     stalled_s: float | None = None  # when its reader last took from a full buffer
+
+    def __post_init__(self) -> None:
+        self.onset = Onset() if self.session.request.trim else None
 
     def next_text(self) -> int:
         """The text id under the next frame."""
@@ -374,7 +381,7 @@ class Loop:
             track = turn.track
             if not turn.script.ended:
                 self._look_at_text(turn, now)
-            if track.voiced - track.taken >= full:
+            if track.voiced - track.held - track.taken >= full:
                 self._look_at_reader(turn, now)
 
     def _look_at_text(self, turn: Turn, now: float) -> None:
@@ -464,6 +471,8 @@ class Loop:
     def _finish_if_said(self, turn: Turn) -> None:
         track = turn.track
         if track.finished and track.voiced == track.made:
+            if turn.onset is not None:
+                self._publish(turn, 0, turn.onset.finish(), self.clock())
             self._finish(turn, turn.reason)
 
     def _speak(self, turns: list[Turn], frames: int, now: float) -> bool:
@@ -545,9 +554,18 @@ class Loop:
         self.counts.late += late
         slack_s = None if track.deadline_s is None else track.deadline_s - now
         self.note(now, "chunk", turn.session.id, frames=frames, slack_s=slack_s, late=late)
-        track.sent(frames, now)
-        turn.session.outbox.put(Chunk(pcm[: frames * SAMPLES_PER_FRAME].copy(), codes))
+        turn.unheard.append(codes)
+        pcm = pcm[: frames * SAMPLES_PER_FRAME]
+        sound = pcm if turn.onset is None else turn.onset.feed(pcm)
+        self._publish(turn, frames, sound.copy(), now)
         self._finish_if_said(turn)
+
+    def _publish(self, turn: Turn, frames: int, pcm: Pcm, now: float) -> None:
+        """Send what there is to hear, with the codes of all frames since the last chunk."""
+        turn.track.sent(frames, len(pcm) / SAMPLE_RATE, now)
+        if len(pcm):
+            turn.session.outbox.put(Chunk(pcm, np.concatenate(turn.unheard)))
+            turn.unheard.clear()
 
     @contextmanager
     def _blame(self, turns: list[Turn]) -> Iterator[None]:

@@ -104,7 +104,10 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
     log.info("%s", memory)
     if memory.sessions < config.max_sessions:
         log.warning("%s holds %d of %d sessions", device, memory.sessions, config.max_sessions)
-    fused, sound = _kernels(parts, memory.sessions) if card and config.kernels else (False, None)
+    sizes = _sizes(config.profile, memory.sessions, card)
+    fused, sound = (
+        _kernels(parts, memory.sessions, sizes) if card and config.kernels else (False, None)
+    )
     return Runner(
         parts.spec,
         parts.talker,
@@ -113,7 +116,7 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
         slots=memory.sessions,
         pages=memory.pages,
         context=config.max_context,
-        sizes=_sizes(config.profile, memory.sessions, card) if card else None,
+        sizes=sizes if card else None,
         common=_common(parts.spec, config, fused) if card else None,
         sound=sound,
         graphs=config.graphs,
@@ -123,16 +126,16 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
     )
 
 
-def _kernels(parts: Model, slots: int) -> tuple[bool, Sound | None]:
+def _kernels(parts: Model, slots: int, sizes: Sizes) -> tuple[bool, Sound | None]:
     """Put the modules on their kernels where those work: is the talker, and the codec if it is."""
     device = parts.codec.codebooks.device
     with ThreadPoolExecutor(2, initializer=torch.cuda.set_device, initargs=(device,)) as pool:
         fused = pool.submit(use_kernels, parts.talker, parts.predictor)
-        sound = pool.submit(_sound, parts.codec, slots + 1)
+        sound = pool.submit(_sound, parts.codec, slots + 1, sizes)
         return fused.result(), sound.result()  # two at a time, as compiling takes longest
 
 
-def _sound(codec: Codec, slots: int) -> Sound | None:
+def _sound(codec: Codec, slots: int, sizes: Sizes) -> Sound | None:
     """The codec on its kernels, if they work here; a frame is decoded to find out."""
     try:
         from vivace.model.codec_fused import FusedCodec, fits  # noqa: PLC0415 - brings Triton
@@ -140,6 +143,7 @@ def _sound(codec: Codec, slots: int) -> Sound | None:
         if not fits(codec.spec):
             return None
         sound = FusedCodec(codec, slots)
+        sound.compile(product(sizes.codec_rows, sizes.codec_frames))
         none = torch.zeros(1, dtype=torch.int64, device=codec.codebooks.device)
         sound(none.repeat(1, 1, codec.spec.quantizers), none + slots - 1)
     except torch.cuda.OutOfMemoryError:

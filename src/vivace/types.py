@@ -89,7 +89,8 @@ class SpeechRequest:
 
     `voice` and `language` are ids of the checkpoint in lower case ("auto" leaves the language to
     the model). `sampling` None takes the checkpoint's own defaults. `guards` off lifts the cap that
-    goes with the length of the text (greedy parity runs).
+    goes with the length of the text (greedy parity runs). `trim` drops the silence before the
+    speech; None leaves it to the engine's config.
     """
 
     voice: str | None = None
@@ -99,6 +100,7 @@ class SpeechRequest:
     sampling: Sampling | None = None
     clone: Clone | None = None
     guards: bool = True
+    trim: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,10 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some frames of one session, in order: their sound and the codes it was made from."""
+    """Some frames of one session, in order: their sound and the codes it was made from.
+
+    The first chunk's sound may be shorter than its frames: silence before the speech is trimmed.
+    """
 
     pcm: Pcm
     codes: Codes

@@ -102,7 +102,7 @@ def speak(
     reason: FinishReason = FinishReason.STOP,
 ) -> list[tuple[Codes, Pcm]]:
     """Codes [frames, 16] and sound of each, all of which end for this reason."""
-    config = EngineConfig(threads=1, device="cpu", dtype=dtype)
+    config = EngineConfig(threads=1, device="cpu", dtype=dtype, trim=False)
     with Engine(folder, config=config) as engine:
         sessions = [engine.say(TEXT, request) for request in requests]
         heard = [list(session) for session in sessions]

@@ -61,7 +61,7 @@ class Bench:
         parts = Parts("counted", SPEC, Bytes(), self.runner)  # type: ignore[arg-type]
         self.engine = Engine(
             parts=parts,
-            config=EngineConfig(slo_ttfa_s=600.0, **config),  # type: ignore[arg-type]
+            config=EngineConfig(slo_ttfa_s=600.0, trim=False, **config),  # type: ignore[arg-type]
             clock=lambda: self.now_s,
             host=self.host,
         )

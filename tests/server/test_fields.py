@@ -78,6 +78,9 @@ HONOURED: list[tuple[str, object, Callable[[Order], Any], object]] = [
     ("min_new_tokens", 5, sampling("min_frames"), 5),
     ("non_streaming_mode", True, lambda o: o.request.text_mode, TextMode.WHOLE),
     ("non_streaming_mode", False, lambda o: o.request.text_mode, TextMode.STREAMING),
+    ("trim", True, lambda o: o.request.trim, True),
+    ("trim", False, lambda o: o.request.trim, False),
+    ("trim", None, lambda o: o.request.trim, None),
     ("stream", True, lambda o: o.warnings, ()),
     ("stream", False, lambda o: o.warnings, ()),
     ("normalize", False, lambda o: o.warnings, ()),
@@ -119,6 +122,7 @@ REFUSED: list[tuple[str, list[object], int]] = [
     ("do_sample", [0, 1, "true", [], {}], 422),
     ("subtalker_dosample", [0, 1, "true", [], {}], 422),
     ("non_streaming_mode", [0, 1, "true", [], {}], 422),
+    ("trim", [0, 1, "true", [], {}], 422),
     ("stream", [0, 1, "true", [], {}], 422),
     ("normalize", [0, 1, "true", [], {}], 422),
 ]
@@ -154,6 +158,7 @@ WIRE_FIELDS = set(
         "max_new_tokens",
         "min_new_tokens",
         "non_streaming_mode",
+        "trim",
         "stream",
         "normalize",
     ]

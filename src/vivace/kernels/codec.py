@@ -6,6 +6,10 @@ one and writes the other, so that programs of one launch need not wait for each 
 the slots over and moves their positions on.
 """
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -61,6 +65,27 @@ class Conv:
         return (self.taps - 1) * self.dilation
 
 
+_compiling = ContextVar("compiling", default=False)
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Compile what is launched in here, on several threads, and run none of it."""
+    token = _compiling.set(True)
+    try:
+        with ThreadPoolExecutor() as pool, triton.AsyncCompileMode(pool):
+            yield
+    finally:
+        _compiling.reset(token)
+
+
+def _launch(kernel, grid: tuple[int, ...], *args: object, **options: object) -> None:
+    if _compiling.get():
+        kernel.warmup(*args, grid=grid, **options)
+    else:
+        kernel[grid](*args, **options)
+
+
 @triton.jit
 def _square_of_sine(x):
     """sin(x)^2 within 1e-5: its period is pi, where few terms do. The library's sine is slower."""
@@ -89,8 +114,7 @@ def _convolve(  # noqa: PLR0912
     CHANNELS: tl.constexpr, TAPS: tl.constexpr, DILATION: tl.constexpr, SNAKES: tl.constexpr,
     NORM: tl.constexpr, GATED: tl.constexpr, GELU: tl.constexpr, CLAMP: tl.constexpr,
     BIAS: tl.constexpr, RESIDUAL: tl.constexpr, OUT: tl.constexpr, ACTIVE: tl.constexpr,
-    REACH_BLOCK: tl.constexpr, SHARES: tl.constexpr,
-    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
+    REACH_BLOCK: tl.constexpr, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr,
 ):  # fmt: skip
     REACH: tl.constexpr = (TAPS - 1) * DILATION
     EACH: tl.constexpr = 2 * CHANNELS if GATED else CHANNELS
@@ -156,10 +180,10 @@ def _convolve(  # noqa: PLR0912
     if REACH > 0:  # the programs share the work of keeping the end of the input
         p = tl.arange(0, REACH_BLOCK)
         parts: tl.constexpr = CHANNELS // K
-        for share in range(SHARES):
-            item = share * tl.num_programs(0) + program
-            r = tl.minimum(item // parts, rows - 1)
-            c = (item % parts) * K
+        item = program
+        while item < rows * parts:
+            r = item // parts
+            c = (item - r * parts) * K
             slot_r = tl.load(slots + r).to(tl.int64)
             side_r = tl.load(turn + slot_r) & 1
             old = past + (side_r * slot_count + slot_r) * size + offset
@@ -167,9 +191,10 @@ def _convolve(  # noqa: PLR0912
             late = time + p - REACH
             from_x = x + (r * time + late).to(tl.int64) * CHANNELS
             source = tl.where(late >= 0, from_x, old + (p + time) * CHANNELS)
-            held = (p < REACH)[:, None] & (item < rows * parts)
+            held = (p < REACH)[:, None]
             kept = tl.load(source[:, None] + c + k[None, :], mask=held, other=0.0)
             tl.store(new + p[:, None] * CHANNELS + c + k[None, :], kept, mask=held)
+            item += tl.num_programs(0)
 
 
 INTERPRETED = not isinstance(_convolve, triton.JITFunction)  # by TRITON_INTERPRET=1
@@ -184,7 +209,10 @@ class _Tile(NamedTuple):
 
 
 def _tile(rows: int, width: int, channels: int) -> _Tile:
-    """The best of five on one H200, for every layer of the published codec."""
+    """What was best on one H200 for the layers of the published codec.
+
+    Few, as each is compiled; none takes more than the 99 KB that the smallest cards have a block.
+    """
     most = channels & -channels
     if rows > 4096:
         k = min(most, 64)
@@ -193,11 +221,11 @@ def _tile(rows: int, width: int, channels: int) -> _Tile:
         if width <= 16 or width % 128:
             return _Tile(128, 16 if width <= 16 else 64, k, 4, 4)
         return _Tile(128, 128, k, 8, 3)
-    m = 16 if rows <= 16 else 32 if rows <= 32 else 64
-    n = 16 if width <= 16 else 64
-    while n > 16 and triton.cdiv(rows, m) * triton.cdiv(width, n) < LEAST_TILES:
-        n //= 2
-    return _Tile(m, n, min(most, 256), 4, 3) if m <= 32 else _Tile(m, n, min(most, 64), 4, 6)
+    if rows <= 32:
+        n = 64 if width >= 64 * LEAST_TILES else 32 if width >= 2048 else 16
+        return _Tile(16 if rows <= 16 else 32, n, min(most, 128 if n == 64 else 256), 4, 3)
+    few = triton.cdiv(rows, 64) * triton.cdiv(width, 64) < LEAST_TILES
+    return _Tile(64, 16 if few or width <= 16 else 64, min(most, 64), 4, 6)
 
 
 def convolve(
@@ -214,7 +242,6 @@ def convolve(
     snake: Snake | None = None,
     keep: bool = True,
     out_dtype: torch.dtype | None = None,
-    tile: _Tile | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The convolution of x [B, T, C], and the snake of it; both are [B, T, out].
 
@@ -230,11 +257,11 @@ def convolve(
         )
     out = x.new_empty((rows, time, width) if keep else 0, dtype=out_dtype or x.dtype)
     active = x.new_empty((rows, time, width) if snake else 0)
-    tile = tile or _tile(rows * time, width, conv.channels)
+    tile = _tile(rows * time, width, conv.channels)
     nothing = conv.weight
     grid = (triton.cdiv(rows * time, tile.m) * triton.cdiv(width, tile.n),)
-    _convolve[grid](
-        x, memory.past, slots, memory.turn, conv.weight,
+    _launch(
+        _convolve, grid, x, memory.past, slots, memory.turn, conv.weight,
         nothing if conv.bias is None else conv.bias,
         nothing if residual is None else residual,
         snake.rate if snake else nothing, snake.gain if snake else nothing, out, active,
@@ -243,9 +270,6 @@ def convolve(
         SNAKES=len(snake.rate) if snake else 1, NORM=norm_eps is not None, GATED=gated, GELU=gelu,
         CLAMP=clamp, BIAS=conv.bias is not None, RESIDUAL=residual is not None, OUT=keep,
         ACTIVE=snake is not None, REACH_BLOCK=triton.next_power_of_2(max(conv.reach, 1)),
-        SHARES=triton.next_power_of_2(
-            triton.cdiv(rows * (conv.channels // tile.k), grid[0])
-        ),
         M=tile.m, N=tile.n, K=tile.k, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return out, active
@@ -365,8 +389,9 @@ def refine(x: Tensor, layer: Depthwise, memory: Memory, slots: Tensor) -> Tensor
         y = F.conv1d(joined.mT, weight, layer.bias, groups=channels).mT
         return F.layer_norm(y, (channels,), layer.gain, layer.shift, layer.eps).to(x.dtype)
     out = torch.empty_like(x)
-    _refine[(rows, time)](
-        x, memory.past, slots, memory.turn, layer.weight, layer.bias, layer.gain, layer.shift, out,
+    _launch(
+        _refine, (rows, time), x, memory.past, slots, memory.turn,
+        layer.weight, layer.bias, layer.gain, layer.shift, out,
         time, memory.past.shape[1], memory.past.shape[2], layer.offset, layer.eps,
         CHANNELS=channels, BLOCK=triton.next_power_of_2(channels), TAPS=taps, num_warps=4,
     )  # fmt: skip
@@ -454,10 +479,11 @@ def attend(qkv: Tensor, window: Window, layer: int, memory: Memory, slots: Tenso
     if not (qkv.is_cuda or INTERPRETED):
         return _attend_twin(qkv, w, memory.keys[layer], memory.values[layer], memory, slots)
     out = qkv.new_empty(rows, time, w.heads * w.head_dim)
-    _attend[(rows, w.heads)](
-        qkv, memory.keys[layer], memory.values[layer], slots, memory.position, w.frequency, out,
+    _launch(
+        _attend, (rows, w.heads), qkv, memory.keys[layer], memory.values[layer], slots,
+        memory.position, w.frequency, out,
         time, w.head_dim**-0.5, HEADS=w.heads, KV=w.kv_heads, D=w.head_dim,
-        BLOCK=triton.next_power_of_2(w.head_dim), WINDOW=w.window, RING=ring,
+        BLOCK=max(16, triton.next_power_of_2(w.head_dim)), WINDOW=w.window, RING=ring,
         T=max(16, triton.next_power_of_2(time)), num_warps=4,
     )  # fmt: skip
     return out
@@ -501,7 +527,7 @@ def _step(slots, turn, position, time):
 def step(memory: Memory, slots: Tensor, time: int) -> None:
     """Turn the slots' memory over and move them on by `time` frames: the end of a step."""
     if slots.is_cuda or INTERPRETED:
-        _step[(len(slots),)](slots, memory.turn, memory.position, time)
+        _launch(_step, (len(slots),), slots, memory.turn, memory.position, time)
     else:
         memory.turn[slots] += 1
         memory.position[slots] += time

@@ -4,6 +4,8 @@ The same function as `Codec`, whose weights it packs. For a card: a step has sta
 nothing back and can be captured. On the CPU it runs the kernels' plain twins.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,7 @@ from vivace.kernels.codec import (
     Snake,
     Window,
     attend,
+    compiling,
     convolve,
     refine,
     step,
@@ -155,9 +158,8 @@ class FusedCodec:
         self.first = pack.causal(codec.first)
         self.stages = [_Stage(pack, stage) for stage in codec.stages]
         self.last_act, self.last = pack.snake(codec.last_act), pack.causal(codec.last)
-        self.window = Window(
-            spec.heads, spec.kv_heads, spec.head_dim, spec.window, transformer.rope.frequencies
-        )
+        frequency = transformer.rope.frequencies.to(self.codebooks.device)
+        self.window = Window(spec.heads, spec.kv_heads, spec.head_dim, spec.window, frequency)
         self.memory = self._fresh(slots, pack.size)
 
     def _fresh(self, slots: int, size: int) -> Memory:
@@ -172,6 +174,15 @@ class FusedCodec:
             turn,
             torch.zeros_like(turn),
         )
+
+    @torch.inference_mode()
+    def compile(self, shapes: Iterable[tuple[int, int]]) -> None:
+        """Compile the kernels for these rows and frames at once; on a card, and without a step."""
+        quantizers, device = self.spec.quantizers, self.codebooks.device
+        with compiling():
+            for rows, frames in shapes:
+                codes = torch.zeros(rows, frames, quantizers, dtype=torch.int64, device=device)
+                self(codes, codes[:, 0, 0])
 
     def reset(self, slot: int) -> None:
         """Make the slot one of which nothing has been decoded; old keys are never looked at."""

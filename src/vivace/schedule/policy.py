@@ -133,7 +133,7 @@ class Policy:
             young += slack < chunk_s and (more or pending > 0)
             if more:
                 ahead = pending + t.flying
-                if ahead < MOST_PENDING and voiced - t.taken < full:
+                if ahead < MOST_PENDING and voiced - t.held - t.taken < full:
                     late = slack if heard or t.made < first else 0.0
                     talk.append((late + ahead * FRAME_S, i, t))
             if pending and not t.voicing:

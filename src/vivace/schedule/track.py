@@ -18,6 +18,7 @@ class Track:
     made: int = 0  # frames it has made
     voicing: int = 0  # frames the codec is decoding now
     voiced: int = 0  # frames it has decoded
+    held: int = 0  # of them, silent ones before the speech, not sent
     taken: int = 0  # frames the reader has taken away
     finished: bool = False  # the talker makes no more
     deadline_s: float | None = None  # when the listener's buffer empties; None before first audio
@@ -40,14 +41,19 @@ class Track:
     @property
     def buffered_s(self) -> float:
         """Sound decoded and not yet taken by the reader."""
-        return (self.voiced - self.taken) * FRAME_S
+        return (self.voiced - self.held - self.taken) * FRAME_S
 
-    def sent(self, frames: int, now: float) -> None:
-        """Move the playback clock: `frames` more are on their way to the listener.
+    def sent(self, frames: int, seconds: float, now: float) -> None:
+        """Move the playback clock: `frames` more are decoded, `seconds` of them on their way.
 
-        A listener who has already run dry starts again from now.
+        A listener who has already run dry starts again from now; one who has been sent no sound has
+        not started.
         """
         self.voicing = 0
         self.voiced += frames
+        if not seconds:
+            self.held += frames
+            return
+        self.held = 0
         start = now if self.deadline_s is None else max(self.deadline_s, now)
-        self.deadline_s = start + frames * FRAME_S
+        self.deadline_s = start + seconds

@@ -48,6 +48,7 @@ def read_order(body: Mapping[str, object], engine: "Engine", limits: Limits) -> 
         instruct=_instruct(fields, engine, limits),
         text_mode=TextMode.WHOLE if fields.flag("non_streaming_mode") else TextMode.STREAMING,
         sampling=_sampling(fields, engine.defaults, limits),
+        trim=fields.flag("trim"),
     )
     form = _format(fields)
     if unknown := fields.unknown():

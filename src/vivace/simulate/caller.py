@@ -78,7 +78,7 @@ class Caller:
     Stands in the loop where a `Session` and its outbox would.
     """
 
-    request, cap = SimpleNamespace(guards=False), SimpleNamespace(frames=0)
+    request, cap = SimpleNamespace(guards=False, trim=False), SimpleNamespace(frames=0)
     speakable, prompt_ids = True, ()
 
     def __init__(self, id: str, call: Call, clock: Clock, buffer_s: float, until_s: float) -> None:
