@@ -48,7 +48,10 @@ def finished(step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> "Future
 
 
 class FakeRunner:
-    """Frame n of a slot is sixteen times n; it ends after `length(seed)` frames."""
+    """Frame n of a slot is sixteen times n; each of its prompts ends after `length(seed)` frames.
+
+    A frame that is asked for after the end is a row of -1, which nobody should hear.
+    """
 
     depth = 1
     poll_s = math.inf
@@ -63,6 +66,8 @@ class FakeRunner:
         self.texts: dict[int, list[int]] = {}
         self.prompts: dict[int, Prompt] = {}
         self.laid: dict[int, int] = {}
+        self.over: set[int] = set()  # slots whose prompt has come to its end
+        self.widest = 0  # positions that any slot had room for
         self.calls: list[tuple[str, tuple[int, ...]]] = []
         self.fault: Callable[[str, tuple[int, ...]], None] = lambda call, slots: None
 
@@ -82,9 +87,12 @@ class FakeRunner:
         del self.seeds[slot]
 
     def room(self, slot: int, positions: int) -> bool:
+        self.widest = max(self.widest, positions)
         return positions <= self.pages
 
     def begin(self, slot: int, prompt: Prompt) -> None:
+        assert prompt.after == self.made[slot], "frames must keep their numbers"
+        self.over.discard(slot)
         self.prompts[slot] = prompt
         self.laid[slot] = 1  # the last row is the first frame's
 
@@ -105,10 +113,18 @@ class FakeRunner:
         ended = np.zeros(len(rows), dtype=np.bool_)
         for i, row in enumerate(rows):
             self.texts[row.slot].append(row.text)
-            codes[i] = self.made[row.slot]
-            ended[i] = self.made[row.slot] >= self.length(self.seeds[row.slot])
-            self.made[row.slot] += not ended[i]
+            codes[i], ended[i] = self._next(row.slot)
         return Frames(codes, ended)
+
+    def _next(self, slot: int) -> tuple[int, bool]:
+        if slot in self.over:
+            return -1, False
+        made = self.made[slot]
+        if made - self.prompts[slot].after >= self.length(self.seeds[slot]):
+            self.over.add(slot)
+            return 0, True
+        self.made[slot] += 1
+        return made, False
 
     def voice(self, slots: Sequence[int], frames: int) -> "Future[Pcm]":
         return finished(self._voice, slots, frames)

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from itertools import pairwise
+from itertools import count, pairwise
+from math import inf
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from vivace.loop import Cancel, Loop, More, Turn
 from vivace.schedule.costs import FREE, Costs
 from vivace.schedule.track import Track
 from vivace.session import Session
+from vivace.text.cap import cap_frames
+from vivace.text.intake import Intake
 from vivace.text.prompt import Script
 from vivace.types import (
     SAMPLE_RATE,
@@ -44,10 +47,12 @@ class Bench:
         self.ended: list[Session] = []
         costs = Costs(FREE, self.config.profile)
         self.loop = Loop(self.runner, self.config, lambda: self.now, self.ended.append, costs)
-        self.seeds = iter(range(1000))
+        self.seeds = count()
 
-    def text(self, session: Session, ids: list[int], *, end: bool) -> None:
-        self.loop.tell(More(session, ids, end))
+    def text(
+        self, session: Session, ids: list[int], most_frames: int | None = None, *, last: bool
+    ) -> None:
+        self.loop.tell(More(session, ids, most_frames, last))
 
     def cancel(self, session: Session) -> None:
         self.loop.tell(Cancel(session))
@@ -56,19 +61,21 @@ class Bench:
         pass
 
     def open(self, text: str | None = TEXT, **fields: object) -> Session:
-        sampling = fields.pop("sampling", Sampling())
+        sampling, most_in_all = fields.pop("sampling", Sampling()), fields.pop("most_in_all", inf)
         request = SpeechRequest(voice="ryan", **fields)  # type: ignore[arg-type]
-        session = Session(
-            "s",
-            request,
-            self,
-            Bytes(),
-            most_chars=10_000,
-            most_tokens=5_000,  # type: ignore[arg-type]
+        intake = Intake(
+            Bytes(),  # type: ignore[arg-type]
+            request.language,
+            piece_s=self.config.piece_s or SPEC.piece_s,
+            most_tokens=5_000,
+            normalize=bool(request.normalize),
         )
+        session = Session("s", request, self, intake, most_chars=10_000)
         script = Script(SPEC, request, Bytes())
-        assert isinstance(sampling, Sampling)
-        self.loop.tell(Turn(session, script, sampling, next(self.seeds), Track(self.now)))
+        assert isinstance(sampling, Sampling) and isinstance(most_in_all, float | int)
+        turn = Turn(session, script, sampling, next(self.seeds), Track(self.now))
+        turn.most_in_all = most_in_all
+        self.loop.tell(turn)
         if text is not None:
             session.append(text)
             session.end()
@@ -243,7 +250,7 @@ def test_case_1_speech_is_capped_by_its_text_and_says_so() -> None:
     session = bench.open("2次")
     bench.run()
     assert done(session).reason is FinishReason.LENGTH
-    assert done(session).frames == session.cap.frames < 3 * 12.5
+    assert done(session).frames == cap_frames("2次") < 3 * 12.5
     assert len(frames(drain(session))) == done(session).frames
 
 
@@ -320,12 +327,12 @@ def test_case_49_more_sessions_than_slots_wait_their_turn() -> None:
 def test_case_40_a_slow_reader_pauses_only_itself_and_loses_nothing() -> None:
     profile = Profile(ahead_s=1.0)
     bench = Bench(FakeRunner(lambda seed: 200), profile=profile)
-    slow = bench.open("word " * 200)
+    slow = bench.open("word " * 90)
     bench.run()
     assert slow.done is None, "it is paused"
     made = bench.runner.made[0]
     assert made * 0.08 < profile.ahead_s + 33 * 0.08, "bounded"
-    other = bench.open("word " * 200)
+    other = bench.open("word " * 90)
     heard: list[Chunk] = []
     while other.done is None:
         bench.loop.step()
@@ -519,9 +526,17 @@ def test_text_after_the_end_or_over_the_limit_is_refused_with_the_numbers(bench:
     session = bench.open(None)
     with pytest.raises(Unprocessable, match=r"10001 characters; at most 10000"):
         session.append("x" * 10_001)
+
+
+def test_a_piece_over_one_prompt_is_refused_with_the_numbers() -> None:
+    bench = Bench(piece_s=1000.0)
     fresh = bench.open(None)
-    with pytest.raises(Unprocessable, match=r"5001 tokens; one prompt holds 5000"):
+    with pytest.raises(Unprocessable, match=r"a piece .* 5001 tokens; one prompt holds 5000"):
         fresh.append("x" * 5001)
+    with pytest.raises(Unprocessable):
+        fresh.end()
+    bench.run()
+    assert done(fresh).reason is FinishReason.CANCELLED
 
 
 @given(

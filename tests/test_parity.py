@@ -78,8 +78,7 @@ class Speech:
 
 def speak(model: Model, row: read.Row) -> Speech:
     script = Script(model.spec, resolve(model.spec, row.request, Limits()), model.tokenizer)
-    script.append(model.tokenizer.encode(row.text))
-    script.end()
+    script.append(model.tokenizer.encode(row.text), most_frames=read.FRAMES, last=True)
     prompt = script.prompt()
     runner = Runner(model.spec, model.talker, model.predictor, model.codec, slots=1, pages=2)
     runner.open(0, row.request.sampling, seed=0)

@@ -53,6 +53,7 @@ def stack_config(s: Shape) -> dict[str, int]:
 
 def configs(vocabulary: dict[str, int], generation: dict[str, object]) -> dict[str, dict]:
     files = config_files("tiny", "custom_voice", vocabulary)
+    files["config.json"]["piece_s"] = 8.0  # longer prompts than it was trained on lose words
     talker = files["config.json"]["talker_config"]
     talker |= stack_config(TALKER)
     talker |= {"text_vocab_size": TEXT_VOCABULARY, "text_hidden_size": TEXT_HIDDEN}

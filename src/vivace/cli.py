@@ -41,12 +41,16 @@ Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
 Threads = Annotated[
     int, typer.Option(min=0, help="CPU threads; 0: one for a small model, else every core.")
 ]
-Trim = Annotated[bool, typer.Option("--trim/--no-trim", help="Drop the silence before the speech.")]
 Graphs = Annotated[
     bool, typer.Option(" /--no-graphs", help="On a card, launch kernels one by one.")
 ]
 Kernels = Annotated[
     bool, typer.Option(" /--no-kernels", help="On a card, use torch's own kernels.")
+]
+Trim = Annotated[bool, typer.Option("--trim/--no-trim", help="Drop the silence before the speech.")]
+Normalize = Annotated[
+    bool,
+    typer.Option("--normalize/--no-normalize", help="Take markdown, emoji and tags out of texts."),
 ]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is a free one.")]
@@ -114,6 +118,7 @@ def say(
         Path | None, typer.Option(help="An .npz for codes, pcm and prompt ids.", metavar="FILE")
     ] = None,
     trim: Trim = True,
+    normalize: Normalize = DEFAULTS.normalize,
     device: Device = "auto",
     dtype: Dtype = "auto",
     threads: Threads = 0,
@@ -126,7 +131,14 @@ def say(
     from vivace.engine import Engine  # brings torch: not before we know what to say
 
     log_to_stderr(logging.WARNING)
-    config = EngineConfig(device=device, dtype=dtype, threads=threads, max_sessions=1, trim=trim)
+    config = EngineConfig(
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        max_sessions=1,
+        trim=trim,
+        normalize=normalize,
+    )
     with Engine(model, config=config, revision=revision, offline=offline) as engine:
         request = _request(engine, voice, language, instruct, text_mode, greedy, seed, max_frames)
         said = write_speech(engine.say(words, request), output, dump)
@@ -214,6 +226,7 @@ def serve(
         bool, typer.Option("--in-process", help="Engine and HTTP in one process.")
     ] = False,
     trim: Trim = True,
+    normalize: Normalize = DEFAULTS.normalize,
 ) -> None:
     """Serve speech over HTTP."""
     from vivace.server.serve import address_of, bind, run
@@ -236,6 +249,7 @@ def serve(
         profile=profile_of(profile),
         trace=trace,
         trim=trim,
+        normalize=normalize,
     )
     with Engine(
         model,

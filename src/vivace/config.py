@@ -95,6 +95,8 @@ class EngineConfig:
     prefix_mb: int = 256  # keys and values kept of what stands before the text; 0 keeps none
     graphs: bool = True  # replay captured graphs on a card
     kernels: bool = True  # use our own kernels on a card
+    normalize: bool = True  # take markdown, emoji and tags out of texts, unless a request says no
+    piece_s: float = 0.0  # speech from one prompt, about; 0 is what the checkpoint is good for
     threads: int = 0  # torch threads on the CPU; 0 is one for a small model, else every core
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
     trim: bool = True  # drop the silence before the speech where a request does not say
@@ -105,7 +107,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _check(self, 1, "max_sessions", "session_context")
         _check(self, 64, "max_context")
-        _check(self, 0, "max_queue", "prefix_mb", "threads", "stall_s", "slo_ttfa_s")
+        _check(self, 0, "max_queue", "prefix_mb", "piece_s", "threads", "stall_s", "slo_ttfa_s")
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from vivace.loop import Cancel, Listener, More, Turn
 from vivace.resolve import resolve
 from vivace.schedule.track import Track
 from vivace.session import Session
+from vivace.text.intake import Intake
 from vivace.text.prompt import Script
 from vivace.types import Sampling, SpeechRequest, Voice
 
@@ -126,18 +127,21 @@ class Engine:
         if request.trim is None:
             request = replace(request, trim=self.config.trim)
         script = Script(self.spec, request, self._tokenizer)
-        most_tokens = self._most_tokens(script)
-        session = Session(
-            f"s{next(self._names)}",
-            request,
-            self,
+        intake = Intake(
             self._tokenizer.stream(),
-            most_chars=self.config.limits.text_chars,
-            most_tokens=most_tokens,
+            request.language,
+            piece_s=self.config.piece_s or self.spec.piece_s,
+            most_tokens=self._most_tokens(script),
+            normalize=self.config.normalize if request.normalize is None else request.normalize,
         )
+        name, most_chars = f"s{next(self._names)}", self.config.limits.text_chars
+        session = Session(name, request, self, intake, most_chars=most_chars)
         sampling = request.sampling or self.defaults
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        self._admit(Turn(session, script, sampling, seed, Track(self._clock())))
+        turn = Turn(session, script, sampling, seed, Track(self._clock()))
+        if sampling.max_frames != self.defaults.max_frames:
+            turn.most_in_all = sampling.max_frames
+        self._admit(turn)
         return session
 
     def _most_tokens(self, script: Script) -> int:
@@ -206,9 +210,11 @@ class Engine:
 
     # What sessions ask (session.Desk).
 
-    def text(self, session: Session, ids: list[int], *, end: bool) -> None:
+    def text(
+        self, session: Session, ids: list[int], most_frames: int | None = None, *, last: bool
+    ) -> None:
         """Pass tokens on to the loop."""
-        self._host.tell(More(session, ids, end))
+        self._host.tell(More(session, ids, most_frames, last))
 
     def cancel(self, session: Session) -> None:
         """Pass on that nobody listens any more."""

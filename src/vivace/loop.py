@@ -6,6 +6,7 @@ and the sessions' outboxes are the only ways out.
 """
 
 import logging
+import math
 import queue
 import threading
 from collections import deque
@@ -23,7 +24,6 @@ from vivace.schedule.admission import Admission
 from vivace.schedule.costs import Costs
 from vivace.schedule.policy import Plans, Policy
 from vivace.schedule.track import Track
-from vivace.text.cap import Cap
 from vivace.text.prompt import Prompt, Script
 from vivace.trace import Note, no_note
 from vivace.types import (
@@ -120,9 +120,11 @@ class Listener(Protocol):
 
     id: str
     request: SpeechRequest
-    cap: Cap
-    speakable: bool
-    prompt_ids: list[int]
+
+    @property
+    def prompt_ids(self) -> list[int]:
+        """The text's own tokens, so far."""
+        ...
 
     @property
     def outbox(self) -> Outlet:
@@ -139,12 +141,15 @@ class Turn:
     sampling: Sampling
     seed: int
     track: Track
+    most_in_all: float = math.inf  # frames of the whole; those of `sampling` are for each piece
     first_text: int | None = None  # the text id under the first frame, from the prompt
     positions: int = 0  # of its context in use
-    reason: FinishReason = FinishReason.STOP
+    from_frame: int = 0  # where the piece that is spoken now began
+    reason: FinishReason = FinishReason.STOP  # LENGTH once any piece of its text was cut short
     codes: list[Codes] = field(default_factory=list)  # made and not yet decoded, [16] each
     seated_s: float = 0.0  # when it got its slot
     onset: Onset | None = field(init=False)  # trims the silence before the speech
+    early: list[Pcm] = field(default_factory=list)  # first sound, too short to begin with
     unheard: list[Codes] = field(default_factory=list)  # decoded, their sound held back by `onset`
     excused_s: float = 0.0  # until when silence is for want of text
     stalled_s: float | None = None  # when its reader last took from a full buffer
@@ -160,20 +165,32 @@ class Turn:
         return text
 
     @property
-    def most_frames(self) -> int:
-        """Frames after which the loop ends it: the request's own cap, and the text's."""
-        if not (self.session.request.guards and self.script.ended):
-            return self.sampling.max_frames
-        return min(self.sampling.max_frames, self.session.cap.frames)
+    def text_ready(self) -> bool:
+        """Is there text for the next frame, or for the next piece's prompt?
+
+        That one also waits for frames of the piece before, which are under way in vain.
+        """
+        if self.track.prefilled or self.first_text is not None:
+            return self.first_text is not None or self.script.rows_ready
+        return self.script.prompt_ready and not self.track.flying
+
+    @property
+    def most_frames(self) -> float:
+        """Frames after which the loop ends the piece: the checkpoint's cap, and the text's."""
+        most, text = self.sampling.max_frames, self.script.most_frames
+        if text is not None and self.session.request.guards:
+            most = min(most, text)
+        return min(self.from_frame + most, self.most_in_all)
 
 
 @dataclass(frozen=True, slots=True)
 class More:
-    """More tokens for a session, and whether they were the last."""
+    """More tokens for a session: see `Desk.text`."""
 
     session: Listener
     ids: list[int]
-    end: bool
+    most_frames: int | None = None
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,14 +342,12 @@ class Loop:
                     self._more(turn, word)
 
     def _more(self, turn: Turn, more: More) -> None:
-        turn.script.append(more.ids)
-        if more.end:
-            turn.script.end()
-            if not turn.session.speakable:
-                self._finish(turn, FinishReason.NO_AUDIO)
-                return
-            turn.track.text_ready = True
-        if turn.session not in self.waiting and not turn.track.seated and turn.script.prompt_ready:
+        turn.script.append(more.ids, more.most_frames, last=more.last)
+        if turn.script.over:
+            self._said_all(turn)
+        elif turn.track.seated:
+            turn.track.text_ready = turn.text_ready
+        elif turn.session not in self.waiting and turn.script.prompt_ready:
             self._admit(turn)
 
     def _admit(self, turn: Turn) -> None:
@@ -379,14 +394,14 @@ class Loop:
         full = self.config.profile.ahead_frames
         for turn in list(self.seats.values()):
             track = turn.track
-            if not turn.script.ended:
+            if not (turn.script.ended and track.prefilled):
                 self._look_at_text(turn, now)
             if track.voiced - track.held - track.taken >= full:
                 self._look_at_reader(turn, now)
 
     def _look_at_text(self, turn: Turn, now: float) -> None:
         """Is there text for the next frame? Sound that waited for it is not late for a while."""
-        ready = turn.first_text is not None or turn.script.rows_ready
+        ready = turn.text_ready
         if ready and not turn.track.text_ready:
             turn.excused_s = now + self.admission.first_s(self.seated)
         turn.track.text_ready = ready
@@ -416,7 +431,7 @@ class Loop:
         slot, part = turn.track.slot, None
         with self._blame([turn]):
             if turn.first_text is None:
-                prompt = turn.script.prompt()
+                prompt = turn.script.prompt(turn.track.made)
                 if not self.runner.room(slot, len(prompt.text)):
                     raise Unavailable(NO_MEMORY)
                 self.runner.begin(slot, prompt)
@@ -435,12 +450,12 @@ class Loop:
         return frames
 
     def _has_room(self, turn: Turn) -> bool:
-        """Room for one more position, or the turn ends here, once its frames under way are in."""
+        """Room for one more position, or the piece ends here, once its frames under way are in."""
         track = turn.track
         full = turn.positions == self.config.max_context
         if full or track.made + track.flying >= turn.most_frames:
             if not track.flying:
-                self._last_frame(turn, FinishReason.LENGTH)
+                self._piece_over(turn, cut_short=True)
             return False
         if not self.runner.room(track.slot, turn.positions + 1):
             self._end([turn], Unavailable(NO_MEMORY))
@@ -451,29 +466,40 @@ class Loop:
     def _made(self, turn: Turn, codes: Codes, ended: bool) -> None:
         track = turn.track
         track.flying -= 1
-        if track.finished:  # started before its end of speech was known
+        if track.finished or not track.prefilled:  # started before its end of speech was known
             return
         if ended:
-            self._last_frame(turn, FinishReason.STOP)
+            self._piece_over(turn)
             return
         turn.codes.append(codes)
         track.made += 1
         if track.made >= turn.most_frames:
-            self._last_frame(turn, FinishReason.LENGTH)
+            self._piece_over(turn, cut_short=True)
 
-    def _last_frame(self, turn: Turn, reason: FinishReason) -> None:
-        """The talker makes no more; the turn ends when the codec has caught up."""
+    def _piece_over(self, turn: Turn, *, cut_short: bool = False) -> None:
+        """Go on with the next piece in the same slot: a new prompt, the same sound."""
         track = turn.track
-        track.finished = True
-        turn.reason = reason if track.made else FinishReason.NO_AUDIO
+        if cut_short:
+            turn.reason = FinishReason.LENGTH
+        turn.script.next_piece()
+        track.prefilled, turn.first_text = False, None
+        turn.positions, turn.from_frame = 0, track.made
+        if turn.script.over or track.made >= turn.most_in_all:
+            self._said_all(turn)
+
+    def _said_all(self, turn: Turn) -> None:
+        """The talker makes no more; the turn ends when the codec has caught up."""
+        turn.track.finished = True
         self._finish_if_said(turn)
 
     def _finish_if_said(self, turn: Turn) -> None:
         track = turn.track
         if track.finished and track.voiced == track.made:
-            if turn.onset is not None:
-                self._publish(turn, 0, turn.onset.finish(), self.clock())
-            self._finish(turn, turn.reason)
+            rest = [*turn.early, *([] if turn.onset is None else [turn.onset.finish()])]
+            if rest:
+                turn.early.clear()
+                self._publish(turn, 0, np.concatenate(rest), self.clock())
+            self._finish(turn, turn.reason if track.made else FinishReason.NO_AUDIO)
 
     def _speak(self, turns: list[Turn], frames: int, now: float) -> bool:
         """Start the codec."""
@@ -557,8 +583,19 @@ class Loop:
         turn.unheard.append(codes)
         pcm = pcm[: frames * SAMPLES_PER_FRAME]
         sound = pcm if turn.onset is None else turn.onset.feed(pcm)
+        if track.deadline_s is None:
+            sound = self._begin(turn, sound)
         self._publish(turn, frames, sound.copy(), now)
         self._finish_if_said(turn)
+
+    def _begin(self, turn: Turn, sound: Pcm) -> Pcm:
+        """What to send of the first sound: nothing, until it outlasts the making of the next."""
+        turn.early.append(sound)
+        early = np.concatenate(turn.early)
+        if len(early) < self.policy.lead_s * SAMPLE_RATE:
+            return early[:0]
+        turn.early.clear()
+        return early
 
     def _publish(self, turn: Turn, frames: int, pcm: Pcm, now: float) -> None:
         """Send what there is to hear, with the codes of all frames since the last chunk."""

@@ -193,7 +193,7 @@ def _lay_voices(runner: Runner, tokenizer: Tokenizer, rows: int) -> None:
     languages = ["auto", *(set(spec.languages) - set(spec.dialects.values()))]
     for voice, language in product(spec.speakers, languages):
         script = Script(spec, SpeechRequest(voice=voice, language=language), tokenizer)
-        script.end()
+        script.append([], 1, last=True)
         prompt = script.prompt()
         runner.open(slot, Sampling(), seed=0)
         assert runner.room(slot, len(prompt.text))

@@ -8,17 +8,21 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Protocol
 
 from vivace.errors import InvalidRequest, Unprocessable
-from vivace.text.cap import Cap
-from vivace.text.clean import Cleaner, speakable
-from vivace.text.tokenize import TokenStream
+from vivace.text.intake import Intake, Words
 from vivace.types import Chunk, Done, SpeechRequest
 
 
 class Desk(Protocol):
     """What a session may ask of its engine. Each call only leaves word for the engine's thread."""
 
-    def text(self, session: "Session", ids: list[int], *, end: bool) -> None:
-        """More tokens, and whether they were the last."""
+    def text(
+        self, session: "Session", ids: list[int], most_frames: int | None = None, *, last: bool
+    ) -> None:
+        """More tokens of a piece.
+
+        `most_frames` says that the piece ends with them, and how long it may sound; `last` that
+        the text does.
+        """
         ...
 
     def cancel(self, session: "Session") -> None:
@@ -115,20 +119,14 @@ class Session:
         id: str,
         request: SpeechRequest,
         desk: Desk,
-        tokens: TokenStream,
+        intake: Intake,
         *,
         most_chars: int,
-        most_tokens: int,
     ) -> None:
         self.id, self.request = id, request
         self.outbox = Outbox()
-        self.prompt_ids: list[int] = []  # the text's own tokens, so far
-        self.cap = Cap(request.language)  # the longest the text, so far, should sound
-        self.speakable = False  # has any of it a sound
-        self._desk, self._tokens, self._most_tokens = desk, tokens, most_tokens
-        self._cleaner = Cleaner()
+        self._desk, self._intake = desk, intake
         self._chars, self._most_chars = 0, most_chars
-        self._held: list[int] = []  # tokens kept back while none of them has a sound
         self._ended = False
         self._order = threading.Lock()  # appends reach the engine in the order of their calls
 
@@ -137,18 +135,28 @@ class Session:
         """The terminal event, once there is one."""
         return self.outbox.done
 
+    @property
+    def prompt_ids(self) -> list[int]:
+        """The text's own tokens, so far."""
+        return self._intake.ids
+
+    @property
+    def skipped(self) -> list[str]:
+        """What of the text, so far, nobody can speak: pieces without a sound, emoji."""
+        return self._intake.skipped
+
     def append(self, text: str) -> None:
         """Add text. Any split of a text gives the same speech.
 
         Raises InvalidRequest for an unpaired surrogate or text after the end, Unprocessable for
-        more characters than a session takes; then the text so far stands. More tokens than one
-        prompt holds are Unprocessable too, and cancel the session.
+        more characters than a session takes and, where text is normalised, for SSML; then the
+        text so far stands. Unprocessable from then on for a piece over one prompt.
         """
         with self._order:
             if self._ended:
                 raise InvalidRequest("the text of this session has ended", param="input")
             self._count(text)
-            self._send(self._cleaner.feed(text))
+            self._send(self._intake.feed(text))
 
     def _count(self, text: str) -> None:
         chars = self._chars + len(text)
@@ -170,7 +178,7 @@ class Session:
                 return
             self._ended = True
             try:
-                self._send(self._cleaner.finish(), end=True)
+                self._send(self._intake.finish(), last=True)
             except InvalidRequest:
                 self.cancel()
                 raise
@@ -179,25 +187,11 @@ class Session:
         """Stop at once; sound not yet taken is thrown away."""
         self._desk.cancel(self)
 
-    def _send(self, text: str, *, end: bool = False) -> None:
-        ids = self._tokens.feed(text)
-        if end:
-            ids = ids + self._tokens.finish()
-        self.prompt_ids += ids
-        if len(self.prompt_ids) > self._most_tokens:
-            self.cancel()  # part of the piece is in
-            raise Unprocessable(
-                f"the text has {len(self.prompt_ids)} tokens; one prompt holds "
-                f"{self._most_tokens}: split it into several requests",
-                param="input",
-                code="text_too_long",
-            )
-        self.cap.add(text)
-        self.speakable = self.speakable or speakable(text)
-        self._held += ids
-        if end or (self.speakable and self._held):
-            self._desk.text(self, self._held, end=end)
-            self._held = []
+    def _send(self, words: list[Words], *, last: bool = False) -> None:
+        for some in words:
+            self._desk.text(self, some.ids, some.most_frames, last=last and some is words[-1])
+        if last and not words:
+            self._desk.text(self, [], last=True)
 
     def __iter__(self) -> Iterator[Chunk]:
         while (chunk := self._next()) is not None or not self.outbox.exhausted:

@@ -54,7 +54,8 @@ class Sampling:
     """How codes are drawn. Temperature 0 is argmax; top_k 0 and top_p 1 are off.
 
     The `subtalker_` fields are for codes 1.., drawn by the code predictor. `seed` None draws a
-    fresh one. `min_frames` bans end-of-speech before that many frames, `max_frames` caps them.
+    fresh one. `min_frames` bans end-of-speech before that many frames, `max_frames` caps them: the
+    checkpoint's own number those of each piece of a long text, another those of the whole.
     """
 
     temperature: float = 0.9
@@ -88,9 +89,10 @@ class SpeechRequest:
     """Everything that shapes the sound except the text, which the session takes piece by piece.
 
     `voice` and `language` are ids of the checkpoint in lower case ("auto" leaves the language to
-    the model). `sampling` None takes the checkpoint's own defaults. `guards` off lifts the cap that
-    goes with the length of the text (greedy parity runs). `trim` drops the silence before the
-    speech; None leaves it to the engine's config.
+    the model). `normalize` takes out of the text what is written for the eye, such as markdown, and
+    `trim` drops the silence before the speech; None does as the engine's config says. `sampling`
+    None takes the checkpoint's own defaults. `guards` off lifts the cap that goes with the length
+    of the text (greedy parity runs).
     """
 
     voice: str | None = None
@@ -101,6 +103,7 @@ class SpeechRequest:
     clone: Clone | None = None
     guards: bool = True
     trim: bool | None = None
+    normalize: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

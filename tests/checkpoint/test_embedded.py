@@ -10,6 +10,7 @@ def test_it_loads_like_any_checkpoint() -> None:
     spec = load(embedded(), "cpu", torch.float32).spec
     assert (spec.kind, spec.size) == ("custom_voice", "tiny")
     assert spec.speakers and "english" in spec.languages
+    assert spec.piece_s == 8.0, "it loses words in longer prompts"
 
 
 def test_it_is_small_and_says_where_it_comes_from() -> None:

@@ -186,6 +186,7 @@ def put(name: str, value: object) -> Edit:
             "config",
             ["'klingon' is not in codec_language_id"],
         ),
+        ("config.json", put("piece_s", 0.0), "config", ["piece_s is 0"]),
         (
             "generation_config.json",
             put("temperature", "hot"),

@@ -1,5 +1,7 @@
 """What crosses comes out as it went in."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -84,11 +86,11 @@ def test_events_come_out_whole_and_in_order(frames: int, seed: int, drop: bool) 
 @pytest.mark.parametrize(
     "word",
     [
-        More("s1", [0, 151_935], True, 12_345, True),
+        More("s1", [0, 151_935], 12_345, True),
         Cancel("s1"),
         Taken("s1", 2**31),
         Stop(),
-        Open("s1", SpeechRequest(voice="ryan"), Sampling(seed=None), 2**63 - 1, 0.5),
+        Open("s1", SpeechRequest(voice="ryan"), Sampling(seed=None), 2**63 - 1, 0.5, 12.0),
     ],
 )
 def test_words_come_out_as_they_went_in(word: object) -> None:
@@ -98,7 +100,7 @@ def test_words_come_out_as_they_went_in(word: object) -> None:
 def test_a_clones_clip_crosses() -> None:
     clone = Clone(np.ones(8, dtype=np.float32), np.arange(32).reshape(2, 16), "What I said.")
     request = SpeechRequest(clone=clone, text_mode=TextMode.WHOLE, guards=False)
-    word = decode_to_loop(encode(Open("s1", request, Sampling(), 1, 0.0)))
+    word = decode_to_loop(encode(Open("s1", request, Sampling(), 1, 0.0, math.inf)))
     assert isinstance(word, Open) and word.request.clone is not None
     assert word.request.clone.ref_codes is not None and clone.ref_codes is not None
     assert np.array_equal(word.request.clone.x_vector, clone.x_vector)

@@ -18,6 +18,7 @@ from vivace.errors import CheckpointError, EngineFailure, Unavailable
 from vivace.host import Build, LoopThread, MakeHost
 from vivace.remote.near import LoopProcess
 from vivace.session import Session
+from vivace.text.cap import cap_frames
 from vivace.types import FinishReason, Sampling, SpeechRequest
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +100,7 @@ def test_text_by_token_and_no_speech(engine: Engine) -> None:
 
 def test_the_texts_cap_holds_there_too(engine: Engine) -> None:
     session = engine.say("Hi.", SpeechRequest(sampling=Sampling(seed=1_000_000)))
-    assert sum(len(chunk.codes) for chunk in session) == session.cap.frames
+    assert sum(len(chunk.codes) for chunk in session) == cap_frames("Hi.")
     assert ended(session) is FinishReason.LENGTH
 
 

@@ -83,8 +83,8 @@ HONOURED: list[tuple[str, object, Callable[[Order], Any], object]] = [
     ("trim", None, lambda o: o.request.trim, None),
     ("stream", True, lambda o: o.warnings, ()),
     ("stream", False, lambda o: o.warnings, ()),
-    ("normalize", False, lambda o: o.warnings, ()),
-    ("normalize", True, warning, "normalize is not there yet: the text is read as it is written"),
+    ("normalize", False, lambda o: o.request.normalize, False),
+    ("normalize", True, lambda o: o.request.normalize, True),
     ("extra", [1], warning, "ignored unknown fields: extra"),
 ]
 

@@ -99,6 +99,21 @@ def test_words_are_recognised(
         assert 0.03 < len(sound) / SAMPLE_RATE / len(text) < 0.4, f"a strange length: {text}"
 
 
+def test_case_20_a_long_text_is_recognised_as_well_as_its_sentences(
+    judge: ModuleType, live: Live
+) -> None:
+    """Some 3,900 characters, spoken in pieces: no words lost or doubled where they meet."""
+    texts = lines("everyday")
+    alone = speak(live, [{"input": text, "seed": i} for i, text in enumerate(texts)])
+    text = " ".join(texts * 2)
+    assert len(text) > 3_000
+    (sound,) = speak(live, [{"input": text, "seed": 1}])
+    most = word_error_rate(judge, texts, alone) + 2.0
+    assert word_error_rate(judge, [text], [sound]) <= most
+    step = np.abs(np.diff(sound)).max()
+    assert step <= 1.25 * max(np.abs(np.diff(one)).max() for one in alone), "no click"
+
+
 async def test_text_fed_word_by_word_is_recognised(judge: ModuleType, engine: Engine) -> None:
     async def one(seed: int, text: str) -> np.ndarray:
         request = SpeechRequest(sampling=Sampling(**_defaults(engine) | {"seed": seed}))

@@ -6,6 +6,7 @@ from pathlib import Path
 from vivace.checkpoint.fields import Fields, read_json
 from vivace.errors import CheckpointError
 from vivace.model.spec import (
+    PIECE_S,
     CodecIds,
     CodecSpec,
     ModelSpec,
@@ -132,6 +133,7 @@ def _spec(root: Fields, codec: CodecSpec, defaults: Sampling) -> ModelSpec:
         codec=codec,
         speaker_encoder=_speaker(root.child("speaker_encoder_config")) if kind == "base" else None,
         defaults=defaults,
+        piece_s=root.number("piece_s", PIECE_S),
     )
 
 
@@ -214,5 +216,7 @@ def _contradictions(spec: ModelSpec) -> list[str]:
     ids = {**asdict(spec.codec_ids), **spec.languages, **spec.speakers}
     for names, vocab in ((ids, talker.vocab), (asdict(spec.text_ids), spec.text_vocab)):
         faults += [f"id {i} of {n!r} is not below {vocab}" for n, i in names.items() if i >= vocab]
+    if spec.piece_s <= 0.0:
+        faults.append(f"piece_s is {spec.piece_s:g}; it must be above 0")
     unknown = {d for d in spec.dialects.values() if d not in spec.languages}
     return faults + [f"dialect {name!r} is not in codec_language_id" for name in sorted(unknown)]

@@ -75,6 +75,7 @@ def wide_files(
 ) -> dict[str, Config]:
     """The config files, with the published shapes and the ids, voices and languages of `source`."""
     files = config_files(size, tiny.kind, vocab)
+    files["config.json"]["piece_s"] = tiny.piece_s
     talker = files["config.json"]["talker_config"]
     predictor = talker["code_predictor_config"]
     decoder = files[f"{CODEC_FOLDER}/config.json"]["decoder_config"]

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from vivace.types import Sampling
 
+PIECE_S = 20.0  # published configs do not say
+
 
 @dataclass(frozen=True, slots=True)
 class TransformerSpec:
@@ -97,7 +99,8 @@ class ModelSpec:
     """One Qwen3-TTS checkpoint.
 
     `languages`, `speakers` map lower-case names to codec ids; `dialects` a speaker to its dialect's
-    name in `languages`. `defaults` are the checkpoint's own generation defaults.
+    name in `languages`. `defaults` are the checkpoint's own generation defaults, `piece_s` is how
+    long it can speak from one prompt before words get lost.
     """
 
     kind: str  # custom_voice, voice_design, base
@@ -115,3 +118,4 @@ class ModelSpec:
     codec: CodecSpec
     speaker_encoder: SpeakerSpec | None
     defaults: Sampling
+    piece_s: float = PIECE_S

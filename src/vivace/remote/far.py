@@ -40,7 +40,6 @@ from vivace.remote.messages import (
     encode,
 )
 from vivace.schedule.track import Track
-from vivace.text.cap import Cap
 from vivace.text.prompt import Script
 from vivace.types import Chunk, Done, SpeechRequest
 
@@ -108,8 +107,6 @@ class Listener:
     id: str
     request: SpeechRequest
     outbox: Outlet
-    cap: Cap
-    speakable: bool = False
     prompt_ids: list[int] = field(default_factory=list)
 
 
@@ -174,9 +171,7 @@ class FarLoop(loop.Loop):
             return  # it has ended meanwhile
         elif isinstance(word, More):
             listener.prompt_ids += word.ids
-            listener.cap.sound_ms = word.cap_ms
-            listener.speakable = word.speakable
-            self.tell(loop.More(listener, word.ids, word.end))
+            self.tell(loop.More(listener, word.ids, word.most_frames, word.last))
         elif isinstance(word, Cancel):
             self.tell(loop.Cancel(listener))
         else:
@@ -185,11 +180,12 @@ class FarLoop(loop.Loop):
 
     def _open(self, word: Open) -> None:
         request, outlet = word.request, Outlet(word.id, self._events)
-        listener = Listener(word.id, request, outlet, Cap(request.language))
+        listener = Listener(word.id, request, outlet)
         self._listeners[word.id] = listener
         script = Script(self._spec, request, self._encoder)
         track = Track(word.arrived_s)
-        self.tell(loop.Turn(listener, script, word.sampling, word.seed, track))
+        turn = loop.Turn(listener, script, word.sampling, word.seed, track, word.most_in_all)
+        self.tell(turn)
 
 
 def serve(

@@ -23,16 +23,16 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag=True):
     sampling: Sampling
     seed: int
     arrived_s: float
+    most_in_all: float
 
 
 class More(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """More tokens for a session, whether they were the last, and what all its text comes to."""
+    """More tokens for a session: see `Desk.text`."""
 
     id: str
     ids: list[int]
-    end: bool
-    cap_ms: int
-    speakable: bool
+    most_frames: int | None
+    last: bool
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=True):

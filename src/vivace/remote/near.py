@@ -159,20 +159,18 @@ class LoopProcess:
         id = word.session.id
         if isinstance(word, loop.Turn):
             self._open(word)
-        elif (line := self._lines.get(id)) is None:
+        elif id not in self._lines:
             return  # it has ended
         elif isinstance(word, loop.Cancel):
             self._send(Cancel(id))
         else:
-            session = line.session
-            cap_ms, speakable = session.cap.sound_ms, session.speakable
-            self._send(More(id, word.ids, word.end, cap_ms, speakable))
+            self._send(More(id, word.ids, word.most_frames, word.last))
 
     def _open(self, turn: loop.Turn) -> None:
         session = turn.session
         assert isinstance(session, Session)
-        arrived_s = turn.track.arrived_s
-        word = encode(Open(session.id, session.request, turn.sampling, turn.seed, arrived_s))
+        arrived_s, most = turn.track.arrived_s, turn.most_in_all
+        word = encode(Open(session.id, session.request, turn.sampling, turn.seed, arrived_s, most))
         with self._lock:
             if self._lost:
                 raise Unavailable("the engine's process has ended")

@@ -128,6 +128,7 @@ class Runner:
         self._compiles: Compiles | None = None
         self._cold: dict[int, Cold] = {}
         self._filters = [(Filter(1, False), Filter(1, False))] * (slots + 1)
+        self._least = [0] * slots  # frames before an end of speech, of each prompt
         self.tokens, self.sound = self._lanes(graphs, thread, threads)
 
     def _lanes(
@@ -228,7 +229,7 @@ class Runner:
         first = filter_of(vocab, s.temperature, s.top_k, s.top_p)
         vocab = self.spec.predictor.vocab
         later = filter_of(vocab, s.subtalker_temperature, s.subtalker_top_k, s.subtalker_top_p)
-        self._filters[slot] = first, later
+        self._filters[slot], self._least[slot] = (first, later), sampling.min_frames
         self.tokens.do(partial(self._open, slot, Opening(seed, sampling, first, later)))
         self.sound.do(partial(self.passes.silence, slot))
 
@@ -263,8 +264,9 @@ class Runner:
     def begin(self, slot: int, prompt: Prompt) -> None:
         """Take a prompt, whose last row the first frame takes; the others wait for `prefill`.
 
-        Rows that another session has laid down before are copied. A clone's reference also goes
-        through the codec, so that speech continues its sound.
+        Rows that another session has laid down before are copied. A slot that has spoken takes the
+        next one with an empty context; its sound goes on. A clone's reference goes through the
+        codec before the first, so that speech continues its sound.
         """
         self._place()
         prefix = self.prefixes.get(key_of(prompt)) if prompt.head else None
@@ -272,11 +274,13 @@ class Runner:
             partial(self._begin, slot, prompt, prefix, self.pages.table(slot)[:])
         )
         self._cold[slot] = Cold(prompt, 0 if prefix is None else prefix.rows, begun)
-        if prompt.ref_codes is not None:
+        if prompt.ref_codes is not None and not prompt.after:
             self._refer(slot, prompt.ref_codes)
 
     def _begin(self, slot: int, prompt: Prompt, prefix: Prefix | None, pages: list[int]) -> None:
         s, last = self.state, len(prompt.text) - 1
+        if prompt.after:
+            s.resume(slot, prompt.after, self._least[slot])
         s.next_input[slot] = self._rows(prompt, last, last + 1)[0]
         if prefix is not None:
             self.kv.lay(pages, prefix.keys, prefix.values)

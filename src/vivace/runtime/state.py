@@ -101,6 +101,15 @@ class State:
         self.counts[:, slot].zero_()
         self.seen[slot].zero_()
 
+    def resume(self, slot: int, after: int, least: int) -> None:
+        """Make it one that goes on with an empty context, and at least so many frames.
+
+        Frames keep their numbers, and with them their draws and their places in the ring.
+        """
+        self.fresh(slot)
+        self.counts[1, slot].fill_(after)
+        self.whole[1, slot].fill_(after + least)
+
     def refer(self, codes: Tensor) -> None:
         """Put frames [T, 16] of a reference where the codec reads them."""
         self.ring[self.reference, : len(codes)] = codes

@@ -24,6 +24,7 @@ class Pace:
     """What a number of streams asks of the two lanes."""
 
     first: int  # frames of a first chunk, so that the second comes in time
+    lead_s: float  # the least sound to begin with, for the same reason
     least: int  # frames with which the codec could serve them all for good
     chunk: int  # frames of later ones
     rows: int  # streams whose chunks go together
@@ -69,9 +70,10 @@ class Pacer:
         next_s = spare_s + p.margin * (turn_s + stall_s + step_s + costs.voice_s(1, 1))
         least = self._least(streams)
         room_s = 0.0 if least == 1 else least * FRAME_S + guard_s
-        first = max(p.first_frames, math.ceil(max(next_s, room_s) / FRAME_S))
+        lead_s = min(max(next_s, room_s), MOST_CHUNK // 2 * FRAME_S)
         return Pace(
-            first=min(first, MOST_CHUNK // 2),
+            first=max(p.first_frames, math.ceil(lead_s / FRAME_S)),
+            lead_s=lead_s,
             least=least,
             chunk=chunk,
             rows=rows,

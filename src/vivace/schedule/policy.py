@@ -57,6 +57,11 @@ class Plans(Protocol):
         ...
 
     @property
+    def lead_s(self) -> float:
+        """How much sound to begin with, so that the next comes in time."""
+        ...
+
+    @property
     def due_s(self) -> float:
         """When to plan again, even if nothing happens until then."""
         ...
@@ -78,6 +83,7 @@ class Policy:
         self.profile, self.costs, self.sessions = profile, costs, sessions
         self.pacer = Pacer(profile, costs)
         self.young = 0  # sessions at the last look that had less in hand than a chunk
+        self.lead_s = 0.0  # how much sound to begin with
         self.pressed = False  # was one of them about to fall silent
         self.due_s = math.inf  # when the first that waits for a fuller chunk must be served
 
@@ -90,12 +96,14 @@ class Policy:
             self.young, self.pressed, self.due_s = 0, False, math.inf
             return Plan()
         pace = self.pacer.at(len(tracks))
-        first = self.pacer.at(min(len(tracks) + self.young, self.sessions)).first
+        early = self.pacer.at(min(len(tracks) + self.young, self.sessions))
+        first, self.lead_s = early.first, early.lead_s
         cold, heads, tails = self._rank(tracks, now, pace, first)
-        pressing = bool(cold) or (bool(heads) and min(heads)[0] <= pace.guard_s)
+        pressing = min(cold + heads, default=(math.inf,))[0] <= pace.guard_s
         hurry = pressing and 2 * len(tracks) <= self.sessions
         todo = Plan()
         if talk:
+            cold.sort()
             heads.sort()
             prefill = self._prefill(cold, heads, pace)
             todo = replace(todo, prefill=prefill, frame=self._frame(heads, hurry))
@@ -108,9 +116,9 @@ class Policy:
 
     def _rank(
         self, tracks: Sequence[Track], now: float, pace: Pace, first: int
-    ) -> tuple[list[Track], Ranked, Ranked]:
-        """Prompts to lay down, and who is due on each lane with its slack. One pass: it is hot."""
-        cold: list[Track] = []
+    ) -> tuple[Ranked, Ranked, Ranked]:
+        """Prompts to lay down, and who is due on each lane, with its slack. One pass: it is hot."""
+        cold: Ranked = []
         talk: Ranked = []
         sound: Ranked = []
         guard_s = pace.guard_s + 1e-6  # so that `due_s` itself is not too early
@@ -118,10 +126,6 @@ class Policy:
         pressed, soon_s = False, math.inf
         full = self.profile.ahead_frames
         for i, t in enumerate(tracks):
-            if not t.prefilled:
-                if not t.laying:
-                    cold.append(t)
-                continue
             voiced, deadline_s = t.voiced, t.deadline_s
             pending = t.made - voiced - t.voicing
             more = t.text_ready and not t.finished
@@ -131,28 +135,37 @@ class Policy:
             else:  # silence has begun, or has not ended: it goes after those it threatens
                 slack = guard_s
             young += slack < chunk_s and (more or pending > 0)
+            if not t.prefilled:
+                if more and not t.laying:
+                    cold.append((slack + pending * FRAME_S if heard else pace.guard_s, i, t))
+                more = False  # between two pieces of a text
             if more:
                 ahead = pending + t.flying
                 if ahead < MOST_PENDING and voiced - t.held - t.taken < full:
                     late = slack if heard or t.made < first else 0.0
                     talk.append((late + ahead * FRAME_S, i, t))
             if pending and not t.voicing:
-                due = chunk if heard else first
+                due = chunk if heard else 1 if t.held else first
                 if not more or pending >= due or (heard and slack < guard_s):
                     sound.append((slack, i, t))
                 elif heard and slack < soon_s:
                     soon_s = slack
         self.due_s = now + soon_s - pace.guard_s
-        self.young, self.pressed = young + len(cold), pressed
+        self.young, self.pressed = young, pressed
         return cold, talk, sound
 
-    def _prefill(self, cold: list[Track], talk: Ranked, pace: Pace) -> tuple[Track, ...]:
-        """As many prompts as fit before the talker must be back at its most pressing stream."""
+    def _prefill(self, cold: Ranked, talk: Ranked, pace: Pace) -> tuple[Track, ...]:
+        """As many prompts as fit before the talker must be back at its most pressing stream.
+
+        At least one if its own listener, who hears the piece before it, is the most pressing.
+        """
         each_s = self.costs.prompt_s
         fair = max(1, min(self.profile.prefills, int(pace.turn_s / each_s)))
         if talk:
             fair = min(fair, max(0, int((talk[0][0] - pace.turn_s) / each_s)))
-        return tuple(cold[:fair])
+        if cold and talk and cold[0][0] < min(talk[0][0], pace.guard_s):
+            fair = max(fair, 1)
+        return tuple(t for _, _, t in cold[:fair])
 
     def _frame(self, talk: Ranked, hurry: bool) -> tuple[Track, ...]:
         """The most pressing; streams far ahead join where they cost the others little."""

@@ -11,8 +11,8 @@ class Track:
 
     arrived_s: float
     slot: int = -1
-    prefilled: bool = False
-    text_ready: bool = True  # there is text for the next frame, or there will be no more
+    prefilled: bool = False  # the prompt of the piece that is spoken now is there
+    text_ready: bool = True  # there is text for the prompt or the next frame, or no more comes
     laying: bool = False  # rows of its prompt are being laid down
     flying: int = 0  # frames the talker is making now
     made: int = 0  # frames it has made

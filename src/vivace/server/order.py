@@ -49,6 +49,7 @@ def read_order(body: Mapping[str, object], engine: "Engine", limits: Limits) -> 
         text_mode=TextMode.WHOLE if fields.flag("non_streaming_mode") else TextMode.STREAMING,
         sampling=_sampling(fields, engine.defaults, limits),
         trim=fields.flag("trim"),
+        normalize=fields.flag("normalize"),
     )
     form = _format(fields)
     if unknown := fields.unknown():
@@ -71,8 +72,6 @@ def _text(fields: Fields, limits: Limits) -> str:
         raise InvalidRequest(
             "`input` holds nothing that can be spoken.", param="input", code="nothing_to_say"
         )
-    if fields.flag("normalize"):
-        fields.warnings.append("normalize is not there yet: the text is read as it is written")
     return text
 
 

@@ -36,25 +36,31 @@ class Heard:
 
 
 class Words:
-    """A script that only counts."""
+    """A script of one piece that only counts."""
 
-    whole = False
+    most_frames: int | None = None
 
     def __init__(self) -> None:
-        self.tokens, self.ended = 0, False
+        self.tokens, self.ended, self.spoken = 0, False, False
 
-    def append(self, ids: list[int]) -> None:
-        """More of them."""
+    def append(self, ids: list[int], most_frames: int | None = None, *, last: bool = False) -> None:
+        """More of them, or no more."""
         self.tokens += len(ids)
+        self.ended = self.ended or last
 
-    def end(self) -> None:
-        """No more."""
-        self.ended = True
+    def next_piece(self) -> None:
+        """There is none."""
+        self.spoken = True
+
+    @property
+    def over(self) -> bool:
+        """Is all of it spoken?"""
+        return self.ended and self.spoken
 
     @property
     def prompt_ready(self) -> bool:
         """Is there a first one?"""
-        return self.ended or self.tokens > 0
+        return not self.spoken and (self.ended or self.tokens > 0)
 
     @property
     def rows_ready(self) -> bool:
@@ -66,7 +72,7 @@ class Words:
         self.tokens = max(0, self.tokens - 1)
         return 0
 
-    def prompt(self) -> Prompt:
+    def prompt(self, after: int = 0) -> Prompt:
         """Of ordinary size."""
         self.next_text()
         return Prompt([0] * PROMPT_ROWS, [0] * PROMPT_ROWS)
@@ -78,8 +84,7 @@ class Caller:
     Stands in the loop where a `Session` and its outbox would.
     """
 
-    request, cap = SimpleNamespace(guards=False, trim=False), SimpleNamespace(frames=0)
-    speakable, prompt_ids = True, ()
+    request, prompt_ids = SimpleNamespace(guards=False, trim=False), ()
 
     def __init__(self, id: str, call: Call, clock: Clock, buffer_s: float, until_s: float) -> None:
         self.id, self.call, self.clock, self.buffer_s = id, call, clock, buffer_s

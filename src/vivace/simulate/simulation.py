@@ -101,7 +101,7 @@ class Simulation:
         self.loop.tell(Turn(session, cast(Script, caller.words), Sampling(), call.frames, track))
         tokens = max(1, round(call.frames / FRAMES_PER_TOKEN))
         if math.isinf(call.tokens_s):
-            self.loop.tell(More(session, [0] * tokens, end=True))
+            self.loop.tell(More(session, [0] * tokens, last=True))
         else:
             self._type(caller, track, tokens)
         if call.leaves_s is not None:
@@ -113,7 +113,7 @@ class Simulation:
         if not caller.words.rows_ready and track.prefilled:
             first_s = self.loop.admission.first_s(max(1, self.loop.seated))
             caller.text_s = self.clock.now + first_s  # the engine had to wait for this one
-        self.loop.tell(More(cast(Session, caller), [0], end=left == 1))
+        self.loop.tell(More(cast(Session, caller), [0], last=left == 1))
         if left > 1:
             gap_s = 1.0 / caller.call.tokens_s
             self._at(self.clock.now + gap_s, lambda: self._type(caller, track, left - 1))

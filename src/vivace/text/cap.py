@@ -54,7 +54,8 @@ def _letter_ms(char: str, language: str) -> int:
     return OTHER_LETTER_MS
 
 
-def _char_ms(char: str, language: str) -> int:
+def char_ms(char: str, language: str) -> int:
+    """The most sound one character may become."""
     match unicodedata.category(char):
         case "Nd" | "Nl" | "No":
             return NUMBER_MS
@@ -64,6 +65,11 @@ def _char_ms(char: str, language: str) -> int:
             return SYMBOL_MS
         case _:
             return SYMBOL_MS if char in "%&@#" else MARK_MS
+
+
+def text_ms(text: str, language: str) -> int:
+    """The most sound a text may become, without the slack."""
+    return sum(n * char_ms(char, language) for char, n in Counter(text).items())
 
 
 @dataclass(slots=True)
@@ -78,8 +84,7 @@ class Cap:
 
     def add(self, text: str) -> None:
         """Make room for more text."""
-        counts = Counter(text)
-        self.sound_ms += sum(n * _char_ms(char, self.language) for char, n in counts.items())
+        self.sound_ms += text_ms(text, self.language)
 
     @property
     def frames(self) -> int:

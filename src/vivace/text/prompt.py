@@ -7,7 +7,7 @@ is a string with control tokens in it: prompts are built from ids, so text can o
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from vivace.model.spec import ModelSpec
@@ -39,6 +39,7 @@ class Prompt:
     x_vector: Pcm | None = None  # [hidden]
     ref_codes: Codes | None = None  # [R, 16]
     head: int = 0
+    after: int = 0  # frames of the session's sound that it goes on from
 
 
 def head(spec: ModelSpec, request: SpeechRequest, encoder: Encoder) -> list[Cell]:
@@ -72,8 +73,20 @@ def _language(spec: ModelSpec, request: SpeechRequest) -> int | None:
     return None if request.language == "auto" else spec.languages[request.language]
 
 
+@dataclass(slots=True)
+class Piece:
+    """The text lane of one prompt: a piece's tokens and, once it is whole, an end mark."""
+
+    lane: deque[int] = field(default_factory=deque)
+    most_frames: int | None = None  # how long it may sound; None while more of it may come
+
+
 class Script:
-    """One session's two lanes: ids come in, then the prompt and a row a frame go out."""
+    """One session's two lanes: ids come in, then prompts and a row a frame go out.
+
+    A long text comes in pieces, each with a prompt of its own. The first piece is the one that is
+    spoken now.
+    """
 
     def __init__(self, spec: ModelSpec, request: SpeechRequest, encoder: Encoder) -> None:
         self.ids = spec.text_ids
@@ -81,10 +94,13 @@ class Script:
         self.whole = request.text_mode is TextMode.WHOLE
         self.clone: Clone | None = request.clone
         self.head = head(spec, request, encoder)
-        self.lane: deque[int] = deque()
-        self.ended = False
+        self.pieces: deque[Piece] = deque()
+        self.ended = False  # the piece is whole
+        self.closed = False  # no piece comes after those that are there
+        self._surplus = False  # the piece that still comes in has been spoken as far as it will be
+        self._lead: list[int] = []  # text of the reference
         if self.clone is not None and self.clone.ref_codes is not None:
-            self.lane.extend(encoder.encode(self.clone.ref_text))
+            self._lead = encoder.encode(self.clone.ref_text)
 
     @property
     def lead_frames(self) -> int:
@@ -92,35 +108,65 @@ class Script:
         codes = self.clone.ref_codes if self.clone is not None else None
         return 0 if codes is None else len(codes)
 
-    def append(self, ids: list[int]) -> None:
-        """Add tokens of the body."""
-        self.lane.extend(ids)
+    def append(self, ids: list[int], most_frames: int | None = None, *, last: bool = False) -> None:
+        """Add tokens of the newest piece; `most_frames` says that they end it, `last` the text."""
+        self.closed = self.closed or last
+        if self._surplus:
+            self._surplus = most_frames is None
+        elif ids or most_frames is not None:
+            self._add(ids, most_frames)
+            self.ended = self.most_frames is not None
 
-    def end(self) -> None:
-        """No more text comes."""
-        self.ended = True
-        self.lane.append(self.ids.tts_eos)
+    def _add(self, ids: list[int], most_frames: int | None) -> None:
+        if not self.pieces or self.pieces[-1].most_frames is not None:
+            self.pieces.append(Piece(deque(self._lead)))
+        piece = self.pieces[-1]
+        piece.lane.extend(ids)
+        if most_frames is not None:
+            piece.lane.append(self.ids.tts_eos)
+            piece.most_frames = most_frames
+
+    def next_piece(self) -> None:
+        """The piece is spoken; what still comes of it is not."""
+        self._surplus = not self.ended
+        self.pieces.popleft()
+        self.ended = self.most_frames is not None
+
+    @property
+    def over(self) -> bool:
+        """Is all the text spoken?"""
+        return self.closed and not self.pieces
+
+    @property
+    def most_frames(self) -> int | None:
+        """How long the piece may sound, once it is whole."""
+        return self.pieces[0].most_frames if self.pieces else None
 
     @property
     def prompt_ready(self) -> bool:
-        """Is there text under every row that must have some?"""
-        return self.ended or (not self.whole and len(self.lane) > self.lead_frames)
+        """Is there text under every row of the piece's prompt that must have some?"""
+        if not self.pieces:
+            return False
+        enough = not self.whole and len(self.pieces[0].lane) > self.lead_frames
+        return enough or self.ended
 
     @property
     def rows_ready(self) -> bool:
-        """Can the next frame be made, or does it wait for text?"""
-        return self.ended or bool(self.lane)
+        """Can the piece's next frame be made, or does it wait for text?"""
+        return self.ended or bool(self.pieces and self.pieces[0].lane)
 
     def next_text(self) -> int:
         """The text id under the next frame."""
-        return self.lane.popleft() if self.lane else self.ids.tts_pad
+        lane = self.pieces[0].lane
+        return lane.popleft() if lane else self.ids.tts_pad
 
-    def prompt(self) -> Prompt:
-        """Take the prompt's rows out of the lanes."""
+    def prompt(self, after: int = 0) -> Prompt:
+        """Take the rows of the piece's prompt out of the lanes; `after` frames have been made."""
         rows = list(self.head)
         if self.whole:
-            rows += [(i, self.codec.pad) for i in self.lane]
-            self.lane.clear()
+            lane = self.pieces[0].lane
+            rows += [(i, self.codec.pad) for i in lane]
+            lane.clear()
         rows.append((self.next_text(), self.codec.bos))
         rows += [(self.next_text(), NONE) for _ in range(self.lead_frames)]
         text, codec = (list(column) for column in zip(*rows, strict=True))
@@ -131,4 +177,5 @@ class Script:
             None if clone is None else clone.x_vector,
             None if clone is None else clone.ref_codes,
             len(self.head),
+            after,
         )
