@@ -37,6 +37,29 @@ def test_out_of_memory_at_start_says_what_to_lower(
         load_parts(tiny, CONFIG, revision=None, offline=True)
 
 
+def test_kernels_that_do_not_compile_in_some_size_are_done_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tried: list[bool] = []
+
+    def warm_up(_: object, __: object, config: EngineConfig) -> str:
+        tried.append(config.kernels)
+        if config.kernels:
+            raise RuntimeError("out of resource: shared memory\nand more of it")
+        return "warm"
+
+    monkeypatch.setattr(parts, "_runner", lambda *_: "runner")
+    monkeypatch.setattr(parts, "_warm_up", warm_up)
+    card, config = torch.device("cuda"), EngineConfig()
+    assert parts._start(Path(), card, Bytes(), config) == ("runner", "warm")  # type: ignore[arg-type]
+    assert tried == [True, False]
+    assert [r.message for r in caplog.records] == [
+        "no kernels of ours, so steps are slower: out of resource: shared memory"
+    ]
+    with pytest.raises(RuntimeError, match="out of resource"):
+        parts._start(Path(), torch.device("cpu"), Bytes(), config)  # type: ignore[arg-type]
+
+
 def test_sizes_are_printed_and_costs_measured(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "vivace"):
         found = load_parts(tiny, CONFIG, revision=None, offline=True)

@@ -5,7 +5,7 @@ import logging
 import os
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
@@ -59,8 +59,7 @@ def load_parts(
     path = embedded() if model is None else locate(str(model), revision=revision, offline=offline)
     device, tokenizer = _device(config.device), Tokenizer.from_dir(path)
     try:
-        runner = _runner(path, device, config)
-        costs = _warm_up(runner, tokenizer, config)
+        runner, costs = _start(path, device, tokenizer, config)
     except torch.cuda.OutOfMemoryError as error:
         raise CheckpointError(
             f"{device} ran out of memory at start; lower --max-sessions (now "
@@ -69,6 +68,27 @@ def load_parts(
     name = "vivace-embedded" if model is None else str(model)
     log.info("%s is ready on %s after %.1f s", name, device, time.monotonic() - started)
     return Parts(name, runner.spec, tokenizer, runner, runner.state.slots, costs)
+
+
+def _start(
+    path: Path, device: torch.device, tokenizer: Tokenizer, config: EngineConfig
+) -> tuple[Runner, CostTable]:
+    """A warm runner; one without our kernels where a size of them does not compile."""
+    try:
+        runner = _runner(path, device, config)
+        return runner, _warm_up(runner, tokenizer, config)
+    except (CheckpointError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if device.type != "cuda" or not config.kernels:
+            raise
+        log.warning("no kernels of ours, so steps are slower: %s", _cause(error))
+    return _start(path, device, tokenizer, replace(config, kernels=False))
+
+
+def _cause(error: Exception) -> str:
+    """The first line of what it says."""
+    return str(error).strip().split("\n")[0]
 
 
 def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
@@ -84,7 +104,10 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
     log.info("%s", memory)
     if memory.sessions < config.max_sessions:
         log.warning("%s holds %d of %d sessions", device, memory.sessions, config.max_sessions)
-    fused, sound = _kernels(parts, memory.sessions) if card and config.kernels else (False, None)
+    sizes = _sizes(config.profile, memory.sessions, card)
+    fused, sound = (
+        _kernels(parts, memory.sessions, sizes) if card and config.kernels else (False, None)
+    )
     return Runner(
         parts.spec,
         parts.talker,
@@ -93,7 +116,7 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
         slots=memory.sessions,
         pages=memory.pages,
         context=config.max_context,
-        sizes=_sizes(config.profile, memory.sessions, card) if card else None,
+        sizes=sizes if card else None,
         common=_common(parts.spec, config, fused) if card else None,
         sound=sound,
         graphs=config.graphs,
@@ -103,16 +126,16 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
     )
 
 
-def _kernels(parts: Model, slots: int) -> tuple[bool, Sound | None]:
+def _kernels(parts: Model, slots: int, sizes: Sizes) -> tuple[bool, Sound | None]:
     """Put the modules on their kernels where those work: is the talker, and the codec if it is."""
     device = parts.codec.codebooks.device
     with ThreadPoolExecutor(2, initializer=torch.cuda.set_device, initargs=(device,)) as pool:
         fused = pool.submit(use_kernels, parts.talker, parts.predictor)
-        sound = pool.submit(_sound, parts.codec, slots + 1)
+        sound = pool.submit(_sound, parts.codec, slots + 1, sizes)
         return fused.result(), sound.result()  # two at a time, as compiling takes longest
 
 
-def _sound(codec: Codec, slots: int) -> Sound | None:
+def _sound(codec: Codec, slots: int, sizes: Sizes) -> Sound | None:
     """The codec on its kernels, if they work here; a frame is decoded to find out."""
     try:
         from vivace.model.codec_fused import FusedCodec, fits  # noqa: PLC0415 - brings Triton
@@ -120,12 +143,13 @@ def _sound(codec: Codec, slots: int) -> Sound | None:
         if not fits(codec.spec):
             return None
         sound = FusedCodec(codec, slots)
+        sound.compile(product(sizes.codec_rows, sizes.codec_frames))
         none = torch.zeros(1, dtype=torch.int64, device=codec.codebooks.device)
         sound(none.repeat(1, 1, codec.spec.quantizers), none + slots - 1)
     except torch.cuda.OutOfMemoryError:
         raise
     except Exception as error:
-        log.warning("no fused codec, so sound takes longer: %s", str(error).strip().split("\n")[0])
+        log.warning("no fused codec, so sound takes longer: %s", _cause(error))
         return None
     return sound
 

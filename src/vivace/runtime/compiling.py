@@ -1,31 +1,17 @@
-"""Kernels compiled on all cores at the start, and counted once there should be nothing left."""
+"""Counts kernels that are compiled once there should be nothing left to compile."""
 
-import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from contextvars import copy_context
+import importlib
 from typing import Any
 
-try:
-    import triton
-except ImportError:  # not on every platform
-    triton = None
+import torch
 
 
-def rehearse(passes: Iterable[Callable[[], None]]) -> None:
-    """Run passes side by side: each waits for its own kernels, and shares what is compiled."""
-    cores = os.cpu_count() or 1
-    with ThreadPoolExecutor(cores) as compilers, _shared(compilers):
-        with ThreadPoolExecutor(cores) as pool:
-            running = [pool.submit(copy_context().run, step) for step in passes]
-        for step in running:
-            step.result()
-
-
-def _shared(compilers: ThreadPoolExecutor) -> AbstractContextManager[Any]:
-    mode = getattr(triton, "AsyncCompileMode", None)
-    return nullcontext() if mode is None else mode(compilers)
+def _triton() -> Any:
+    """Triton, where there is a card for it; it must not be imported before it is needed."""
+    try:
+        return importlib.import_module("triton") if torch.cuda.is_available() else None
+    except ImportError:  # not on every platform
+        return None
 
 
 class Compiles:
@@ -33,7 +19,7 @@ class Compiles:
 
     def __init__(self) -> None:
         self.count = 0
-        if triton is not None:
+        if (triton := _triton()) is not None:
             triton.knobs.runtime.jit_post_compile_hook = self._seen
 
     def _seen(self, **_: object) -> None:

@@ -24,7 +24,7 @@ from vivace.model.fused import embed_frames
 from vivace.model.predictor import Predictor
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
-from vivace.runtime.compiling import Compiles, rehearse
+from vivace.runtime.compiling import Compiles
 from vivace.runtime.kv import KvPool
 from vivace.runtime.lanes import (
     Lane,
@@ -211,9 +211,17 @@ class Runner:
         return cost_table(sizes, frame_s, voice_s, prefill_s)
 
     def _rehearse(self, tokens: list[Step], sound: list[Step]) -> None:
-        """On a card most of it is compiling; on the CPU the lanes are threads themselves."""
-        passes = [partial(self.tokens.rehearse, *step) for step in tokens]
-        rehearse(passes + [partial(self.sound.rehearse, *step) for step in sound])
+        """The lanes at the same time, each in its order: on a card most of it is compiling.
+
+        More threads would meet in one kernel, and Triton 3.6 lets the second launch it half loaded.
+        """
+
+        def run(lane: Lane, steps: list[Step]) -> None:
+            for step in steps:
+                lane.rehearse(*step)
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(run, (self.tokens, self.sound), (tokens, sound)))
 
     def open(self, slot: int, sampling: Sampling, seed: int) -> None:
         """Make the slot a fresh one with these draws."""
