@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from vivace.simulate.scenario import Result, Scenario
 
 Opt = typer.Option
+ENOUGH = 10  # requests in a run, for a rate to be judged by it
 _LINES = (
     "load       {requests} requests, {rps} a second: {load_of_capacity} of capacity",
     "policy     {policy}, admission {admission}, on {costs}",
@@ -85,13 +86,14 @@ def _search(scenario: "Scenario", slo: str) -> "Result":
     replace(scenario, overload=1.0).check()
     table = scenario.table()
     full = capacity(table, scenario.config(table)) / scenario.audio_s
+    lowest = max(full / 64, ENOUGH / scenario.duration_s)
     results: dict[float, Result] = {}
 
     def probe(rps: float) -> "Result":
         results[rps] = simulate(replace(scenario, rps=rps))
         return {"summary": summary(results[rps]), "valid": True}
 
-    best, _ = search(probe, clauses, full / 64, 2 * full, 0.02)
+    best, _ = search(probe, clauses, lowest, max(2 * full, lowest), 0.02)
     return {"slo": slo, "max_rps": best, "run": results[best] if best is not None else None}
 
 

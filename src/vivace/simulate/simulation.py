@@ -22,7 +22,7 @@ from vivace.session import Session
 from vivace.simulate.caller import Call, Caller, Heard
 from vivace.simulate.timed import Clock, TimedRunner
 from vivace.text.prompt import Script
-from vivace.types import Sampling
+from vivace.types import FRAME_S, Sampling
 
 FRAMES_PER_TOKEN = 3.0
 
@@ -119,6 +119,8 @@ class Simulation:
             self.loop.tell(More(session, [0] * tokens, last=True))
         else:
             self._type(caller, track, tokens)
+        if not math.isinf(call.reads):
+            self._read(caller)
         if call.leaves_s is not None:
             self._watch_leaving(caller, call.leaves_s)
 
@@ -132,6 +134,11 @@ class Simulation:
         if left > 1:
             gap_s = 1.0 / caller.call.tokens_s
             self._at(self.clock.now + gap_s, lambda: self._type(caller, track, left - 1))
+
+    def _read(self, caller: Caller) -> None:
+        """A slow reader takes a frame, and the loop looks again, as it does when a real one has."""
+        if caller.done is None:
+            self._at(self.clock.now + FRAME_S / caller.call.reads, lambda: self._read(caller))
 
     def _watch_leaving(self, caller: Caller, after_s: float) -> None:
         if caller.done is not None:
