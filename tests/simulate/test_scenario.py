@@ -106,7 +106,7 @@ def test_what_cannot_be_simulated_is_refused(wrong: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("field", ["policy", "admission", "profile", "costs"])
 def test_unknown_names_are_answered_with_the_known_ones(field: str) -> None:
-    with pytest.raises(NotFound, match="vivace|balanced|cpu2"):
+    with pytest.raises(NotFound, match=r"vivace|balanced|cpu2"):
         simulate(replace(SHORT, **{field: "nope"}))  # type: ignore[arg-type]
 
 

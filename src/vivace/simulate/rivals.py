@@ -28,6 +28,7 @@ class Rival:
     due_s: float = math.inf
     young: int = 0
     pressed: bool = False
+    lead_s: float = 0.0  # sound is played as soon as it is there
     last_talked: Track | None = None
     last_voiced: Track | None = None
 
