@@ -235,7 +235,7 @@ def test_a_free_card_with_work_is_never_left_idle_for_good(some: list[Track]) ->
 
 def test_a_listener_who_ran_dry_starts_again_from_now() -> None:
     track = heard(-5.0, voicing=2)
-    track.sent(2, NOW)
+    track.sent(2, 2 * FRAME_S, NOW)
     assert track.deadline_s == NOW + 2 * FRAME_S and track.voicing == 0
-    track.sent(1, NOW)
+    track.sent(1, FRAME_S, NOW)
     assert track.deadline_s == NOW + 3 * FRAME_S
