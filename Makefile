@@ -7,12 +7,13 @@ ARGS ?=
 URL ?= http://127.0.0.1:8000
 RATES ?= 1 2 4
 OUT ?= build/bench
+SEEDS ?= 0 2000
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-voice check format bench bench-client bench-formats clean
+.PHONY: help setup serve test test-voice check format bench bench-client bench-formats scheduling simulate-fuzz bench-policy clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
@@ -58,6 +59,15 @@ bench-formats: $(READY) ## how much later do MP3, Opus and the others begin than
 	@mkdir -p $(OUT)
 	@$(BIN)/python -m tests.server.live $(BIN)/vivace bench formats --url {url} --rounds 200 \
 	    --output $(OUT)/formats.json $(ARGS)
+
+scheduling: $(READY) ## the simulations, table and pictures of docs/scheduling.md
+	@$(BIN)/python scripts/scheduling.py
+
+simulate-fuzz: $(READY) ## who runs dry in random simulated worlds? SEEDS="0 2000"
+	@$(BIN)/python -m tests.simulate.fuzz $(SEEDS) benchmarks/results/simulate-fuzz.json
+
+bench-policy: $(READY) ## how long does one decision of the scheduler take?
+	@$(BIN)/python benchmarks/policy.py benchmarks/results/policy.json
 
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

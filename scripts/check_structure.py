@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 BASE = {"errors", "types", "config"}
 ENGINE = {"engine", "session", "loop", "host", "remote", "parts", "resolve", "trace"}
+PARTS = {"logs", "schedule", "runtime", "model", "text", "checkpoint", "tables", "audio"}
 # What each part of the package may import; itself is understood. The schedule stands alone, so
 # that it also runs as a simulator; the edge sees the model only through the engine.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -24,12 +25,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "text": BASE | {"model"},
     "checkpoint": BASE | {"model", "text"},
     "runtime": BASE | {"model", "kernels", "schedule", "text"},
-    **dict.fromkeys(
-        ENGINE,
-        BASE | ENGINE | {"logs", "schedule", "runtime", "model", "text", "checkpoint", "audio"},
-    ),
+    **dict.fromkeys(ENGINE, BASE | ENGINE | PARTS),
     "server": BASE | ENGINE | {"audio", "text"},
-    "simulate": BASE | {"loop", "session", "schedule", "text", "trace"},
+    "tables": BASE | {"schedule"},
+    "simulate": BASE | {"loop", "session", "schedule", "text", "trace", "tables", "bench"},
     "bench": BASE,  # it measures any server, and knows ours from outside only
     "bench.stages": BASE | ENGINE | {"runtime", "bench"},  # but for this, from inside
     "bench.link": BASE | ENGINE | {"schedule", "text", "checkpoint", "simulate", "bench"},
@@ -40,7 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         ("say", "doctor", "cli", "__main__"),
         BASE
         | ENGINE
-        | {"logs", "server", "audio", "text", "checkpoint", "bench"}
+        | {"logs", "server", "audio", "text", "checkpoint", "bench", "tables"}
         | {"say", "doctor", "cli", "__init__", "schedule", "simulate"},
     ),
 }

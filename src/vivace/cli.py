@@ -14,6 +14,7 @@ from vivace.bench.command import bench
 from vivace.config import PROFILES, EngineConfig, ServerConfig, profile_of
 from vivace.errors import CheckpointError, EngineFailure, InvalidRequest, VivaceError
 from vivace.logs import log_to_stderr
+from vivace.simulate.command import simulate
 from vivace.types import SpeechRequest, TextMode
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+bench.command("simulate")(simulate)
 commands.add_typer(bench, name="bench")
 
 Model = Annotated[

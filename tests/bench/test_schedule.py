@@ -24,6 +24,13 @@ def test_poisson_has_the_rate_and_the_spread_of_its_kind() -> None:
     assert max(times) < 200.0
 
 
+def test_bursts_have_the_same_rate_in_a_quarter_of_the_time() -> None:
+    times = arrivals("bursty", 50.0, 200.0, 0)
+    assert times == sorted(times) != arrivals("bursty", 50.0, 200.0, 1)
+    assert len(times) == pytest.approx(10_000, rel=0.03)
+    assert max(t % 4.0 for t in times) < 1.0
+
+
 def test_constant_is_even_and_a_seed_decides_the_rest() -> None:
     assert arrivals("constant", 4.0, 1.0, 0) == [0.0, 0.25, 0.5, 0.75]
     assert arrivals("poisson", 9.0, 9.0, 1) == arrivals("poisson", 9.0, 9.0, 1)
@@ -38,7 +45,7 @@ def test_recorded_times_come_from_lines_or_from_an_earlier_run(tmp_path: Path) -
     assert arrivals(str(run), 1.0, 5.0, 0) == [0.25, 0.75]
     lines.write_text("soon\n")
     for name in (str(lines), str(tmp_path / "none")):
-        with pytest.raises(InvalidRequest, match="poisson, constant"):
+        with pytest.raises(InvalidRequest, match="poisson, bursty, constant"):
             arrivals(name, 1.0, 5.0, 0)
 
 

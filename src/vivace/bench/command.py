@@ -61,7 +61,7 @@ def run_once(
     fields: Fields = None,
     key_env: KeyEnv = "VIVACE_BENCH_KEY",
     arrivals: Annotated[
-        str, Opt(help="poisson, constant, or a file of recorded seconds.")
+        str, Opt(help="poisson, bursty, constant, or a file of recorded seconds.")
     ] = "poisson",
     texts: Texts = "mixed",
     pace_ms: Pace = 0.0,

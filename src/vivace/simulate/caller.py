@@ -115,7 +115,8 @@ class Caller:
         if heard.first_s is None:
             heard.first_s, self.dry_s = now, now + self.buffer_s
         late_s = now - max(self.dry_s, self.text_s)
-        if late_s > 1e-9 and self.dry_s > self.text_s:
+        starved = self.taken_frames == self.sent  # else it is the reader that is slow
+        if late_s > 1e-9 and self.dry_s > self.text_s and starved:
             heard.stalls += 1
             heard.stalled_s += late_s
         elif now <= self.until_s:

@@ -14,6 +14,7 @@ from typing import cast
 
 from vivace.config import EngineConfig
 from vivace.loop import EARLY_S, Cancel, Loop, More, Turn
+from vivace.schedule.admission import Admission
 from vivace.schedule.costs import Costs, CostTable
 from vivace.schedule.policy import Plans
 from vivace.schedule.track import Track
@@ -21,7 +22,7 @@ from vivace.session import Session
 from vivace.simulate.caller import Call, Caller, Heard
 from vivace.simulate.timed import Clock, TimedRunner
 from vivace.text.prompt import Script
-from vivace.types import Sampling
+from vivace.types import FRAME_S, Sampling
 
 FRAMES_PER_TOKEN = 3.0
 
@@ -38,9 +39,11 @@ class Simulation:
     until_s: float = math.inf  # when counting of timely sound ends
     buffer_s: float = 0.0  # what listeners hold back before they start to play
     policy: Callable[[EngineConfig, Costs], Plans] | None = None
+    admission: Callable[[EngineConfig, Costs], Admission] | None = None
     seed: int = 1
     heard: list[Heard] = field(default_factory=list)
     most_seated: int = 0
+    busy_s: tuple[float, float] = (0.0, 0.0)  # of the token and the sound lane, by `until_s`
     clock: Clock = field(default_factory=Clock)
     runner: TimedRunner = field(init=False)
     loop: Loop = field(init=False)
@@ -60,19 +63,31 @@ class Simulation:
         costs = Costs(self.table, self.config.profile)
         policy = self.policy(self.config, costs) if self.policy else None
         self.loop = Loop(self.runner, self.config, self.clock, lambda _: None, costs, policy)
+        if self.admission:
+            self.loop.admission = self.admission(self.config, costs)
 
     def run(self, calls: Iterable[Call]) -> list[Heard]:
         """Serve them all to their ends."""
         for i, call in enumerate(calls):
             self._at(call.due_s, lambda call=call, i=i: self._arrive(f"c{i}", call))  # type: ignore[misc]
+        if self.until_s < math.inf:
+            self._at(self.until_s, self._note_busy)
         while True:
             while self.loop.step():
                 self.most_seated = max(self.most_seated, self.loop.seated)
             if (soon_s := self._next()) is None:
-                return self.heard
+                return self._end()
             self.clock.now = max(self.clock.now, soon_s)
             while self._events and self._events[0][0] <= self.clock.now:
                 heapq.heappop(self._events)[2]()
+
+    def _end(self) -> list[Heard]:
+        if self.clock.now <= self.until_s:
+            self._note_busy()
+        return self.heard
+
+    def _note_busy(self) -> None:
+        self.busy_s = self.runner.tokens.busy_s, self.runner.sound.busy_s
 
     def _next(self) -> float | None:
         """When something happens next: an event, or a step's end."""
@@ -104,6 +119,8 @@ class Simulation:
             self.loop.tell(More(session, [0] * tokens, last=True))
         else:
             self._type(caller, track, tokens)
+        if not math.isinf(call.reads):
+            self._read(caller)
         if call.leaves_s is not None:
             self._watch_leaving(caller, call.leaves_s)
 
@@ -117,6 +134,11 @@ class Simulation:
         if left > 1:
             gap_s = 1.0 / caller.call.tokens_s
             self._at(self.clock.now + gap_s, lambda: self._type(caller, track, left - 1))
+
+    def _read(self, caller: Caller) -> None:
+        """A slow reader takes a frame, and the loop looks again, as it does when a real one has."""
+        if caller.done is None:
+            self._at(self.clock.now + FRAME_S / caller.call.reads, lambda: self._read(caller))
 
     def _watch_leaving(self, caller: Caller, after_s: float) -> None:
         if caller.done is not None:

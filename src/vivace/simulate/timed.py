@@ -11,11 +11,12 @@ import numpy as np
 from vivace.config import Profile
 from vivace.schedule.costs import Costs, CostTable
 from vivace.text.prompt import Prompt
-from vivace.types import Frames, Pcm, Row, Sampling
+from vivace.types import SAMPLES_PER_FRAME, Frames, Pcm, Row, Sampling
 
 PROMPT_ROWS = 10  # of an ordinary prompt of a named voice
 
 T = TypeVar("T")
+_SILENCE = np.zeros((1, 1), dtype=np.float32)
 _NO_CODES = np.zeros((1, 16), dtype=np.int64)
 
 
@@ -116,6 +117,6 @@ class TimedRunner:
         return self.tokens.run(self._took(self.costs.frame_s(len(rows))), Frames(codes, ended))
 
     def voice(self, slots: Sequence[int], frames: int) -> Due[Pcm]:
-        """Samples that nobody hears."""
-        pcm = np.zeros((len(slots), 1), dtype=np.float32)
+        """Samples that nobody hears, as many as there would be: the loop counts them."""
+        pcm = np.broadcast_to(_SILENCE, (len(slots), frames * SAMPLES_PER_FRAME))
         return self.sound.run(self._took(self.costs.voice_s(len(slots), frames)), pcm)

@@ -1,0 +1,93 @@
+"""Cost tables and their correction while serving."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vivace.config import Profile
+from vivace.errors import CheckpointError
+from vivace.schedule.costs import LEAST, MOST, Costs, CostTable, at
+
+TABLE = CostTable(
+    {1: 0.01, 4: 0.016}, {1: {1: 0.002, 8: 0.009}, 8: {1: 0.008, 8: 0.05}}, {16: 0.02}
+)
+QUICK = Costs(TABLE, Profile())  # never corrected
+SMALL = Profile(frame_rows=4, codec_rows=4)
+
+
+def costs() -> Costs:
+    return Costs(TABLE, SMALL)
+
+
+def test_measured_sizes_are_as_measured_and_between_them_it_is_linear() -> None:
+    assert at(TABLE.frame, 1) == 0.01 and at(TABLE.frame, 4) == 0.016
+    assert at(TABLE.frame, 2) == pytest.approx(0.012)
+    assert TABLE.voice_s(8, 8) == 0.05
+    assert TABLE.voice_s(1, 4) == pytest.approx(0.002 + 3 / 7 * 0.006)
+
+
+def test_beyond_the_measured_sizes_it_goes_on_as_before() -> None:
+    assert at(TABLE.frame, 7) == pytest.approx(0.022)
+    assert at({4: 0.5, 8: 0.6}, 1) == 0.5, "smaller than measured is not cheaper than measured"
+    assert at({4: 0.5}, 100) == 0.5
+    assert at({1: 0.5, 2: 0.1}, 100) == 0.5, "a falling slope does not fall below the first"
+
+
+@given(st.integers(1, 128), st.integers(1, 32))
+def test_the_quick_reach_holds_what_the_table_says(rows: int, frames: int) -> None:
+    codec_rows = min(rows, Profile().codec_rows)
+    assert QUICK.frame_s(rows) == at(TABLE.frame, rows)
+    assert QUICK.voice_s(codec_rows, frames) == TABLE.voice_s(codec_rows, frames)
+
+
+@pytest.mark.parametrize(
+    "lanes",
+    [
+        ({}, {1: {1: 1.0}}, {1: 1.0}),
+        ({1: 1.0}, {}, {1: 1.0}),
+        ({1: 1.0}, {1: {}}, {1: 1.0}),
+        ({1: 1.0}, {1: {1: 1.0}}, {}),
+        ({0: 1.0}, {1: {1: 1.0}}, {1: 1.0}),
+        ({1: 0.0}, {1: {1: 1.0}}, {1: 1.0}),
+        ({1: 1.0}, {1: {1: -1.0}}, {1: 1.0}),
+    ],
+)
+def test_a_table_without_times_is_refused(lanes: tuple[object, ...]) -> None:
+    with pytest.raises(CheckpointError, match="cost table"):
+        CostTable(*lanes)  # type: ignore[arg-type]
+
+
+def test_a_device_that_has_slowed_is_believed_after_a_while() -> None:
+    slow = costs()
+    for _ in range(300):
+        slow.learn("frame", slow.frame_s(1), 0.015)
+    assert slow.frame_s(1) == pytest.approx(0.015, rel=0.01)
+    assert slow.frame_s(4) == pytest.approx(0.024, rel=0.01)
+    assert slow.voice_s(1, 1) == 0.002, "the lanes are corrected apart"
+
+
+@given(st.lists(st.floats(1e-6, 1e3), max_size=200))
+def test_a_correction_stays_within_bounds(times: list[float]) -> None:
+    wild = Costs(TABLE, SMALL)
+    for took_s in times:
+        wild.learn("voice", wild.voice_s(1, 1), took_s)
+    assert LEAST <= wild.off["voice"] <= MOST
+
+
+def test_only_a_correction_worth_planning_for_makes_a_version() -> None:
+    steady = costs()
+    for _ in range(100):
+        steady.learn("frame", steady.frame_s(2), steady.frame_s(2) * 1.001)
+    assert steady.version == 0
+    for _ in range(100):
+        steady.learn("frame", steady.frame_s(2), 0.024)
+    assert 0 < steady.version < 30
+
+
+def test_lateness_is_the_mean_of_what_steps_take_longer() -> None:
+    late = costs()
+    late.learn("frame", 0.01, 0.005)
+    assert late.late_s == 0.0, "early steps do not make up for late ones"
+    for _ in range(300):
+        late.learn("prefill", 0.02, 0.03)
+    assert late.late_s == pytest.approx(0.01, rel=0.01)
