@@ -385,7 +385,7 @@ class Loop:
                 with self._blame([turn]):
                     self.runner.open(turn.track.slot, turn.sampling, turn.seed)
             elif self.admission.tired(now - turn.track.arrived_s):
-                self._refuse(turn, self.admission.forecast(self.seated, 0).first_audio_s)
+                self._refuse(turn, self.admission.again_s(self.seated))
             else:
                 return
 

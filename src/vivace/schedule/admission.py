@@ -85,6 +85,10 @@ class Admission:
         over_s = max(first_s - self.slo_s, self.stay_s / self.most)
         return Forecast(first_s, float(math.ceil(over_s)))
 
+    def again_s(self, seated: int) -> float:
+        """When to come back, for one who has waited in vain: whole seconds."""
+        return float(math.ceil(self.forecast(seated, 0).first_audio_s))
+
     def first_s(self, streams: int) -> float:
         """From a seat to the first sound, beside so many streams."""
         pace, costs = self.pacer.at(streams), self.pacer.costs

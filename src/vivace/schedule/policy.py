@@ -19,6 +19,7 @@ from vivace.types import FRAME_S
 # What a row may add to a codec step, of what the step costs alone: less than CHEAP is worth while
 # if it was to be served next anyway, less than FREE_RIDE even if it could fill a larger chunk.
 CHEAP, FREE_RIDE = 0.7, 0.2
+TINY_S = 1e-6  # so that at `due_s` a stream is due, however the sum is rounded
 MOST_PENDING = MOST_CHUNK  # frames a talker may be ahead of the codec
 
 Ranked = list[tuple[float, int, Track]]
@@ -121,8 +122,7 @@ class Policy:
         cold: Ranked = []
         talk: Ranked = []
         sound: Ranked = []
-        guard_s = pace.guard_s + 1e-6  # so that `due_s` itself is not too early
-        chunk, chunk_s, young = pace.chunk, pace.chunk * FRAME_S, 0
+        guard_s, chunk, chunk_s, young = pace.guard_s, pace.chunk, pace.chunk * FRAME_S, 0
         pressed, soon_s = False, math.inf
         full = self.profile.ahead_frames
         for i, t in enumerate(tracks):
@@ -137,7 +137,7 @@ class Policy:
             young += slack < chunk_s and (more or pending > 0)
             if not t.prefilled:
                 if more and not t.laying:
-                    cold.append((slack + pending * FRAME_S if heard else pace.guard_s, i, t))
+                    cold.append((slack + pending * FRAME_S if heard else guard_s, i, t))
                 more = False  # between two pieces of a text
             if more:
                 ahead = pending + t.flying
@@ -146,11 +146,11 @@ class Policy:
                     talk.append((late + ahead * FRAME_S, i, t))
             if pending and not t.voicing:
                 due = chunk if heard else 1 if t.held else first
-                if not more or pending >= due or (heard and slack < guard_s):
+                if not more or pending >= due or (heard and slack < guard_s + TINY_S):
                     sound.append((slack, i, t))
                 elif heard and slack < soon_s:
                     soon_s = slack
-        self.due_s = now + soon_s - pace.guard_s
+        self.due_s = now + soon_s - guard_s
         self.young, self.pressed = young, pressed
         return cold, talk, sound
 
@@ -173,6 +173,8 @@ class Policy:
         if not hurry:
             return tuple(t for _, _, t in batch)
         needed = sum(slack < self.profile.lead_s for slack, _, _ in batch)
+        if not needed:
+            return ()
         most_s = self.costs.frame_s(needed) * (1.0 + self.profile.fill)
         rows = needed
         while rows < len(batch) and self.costs.frame_s(rows + 1) <= most_s:
