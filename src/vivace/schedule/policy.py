@@ -87,6 +87,7 @@ class Policy:
         self.lead_s = 0.0  # how much sound to begin with
         self.pressed = False  # was one of them about to fall silent
         self.due_s = math.inf  # when the first that waits for a fuller chunk must be served
+        self._next_s = math.inf  # the least slack of those that a codec step now would keep waiting
 
     def plan(self, tracks: Sequence[Track], now: float, *, talk: bool, speak: bool) -> Plan:
         """The next step of each lane that is free, for all sessions that hold a slot.
@@ -123,7 +124,7 @@ class Policy:
         talk: Ranked = []
         sound: Ranked = []
         guard_s, chunk, chunk_s, young = pace.guard_s, pace.chunk, pace.chunk * FRAME_S, 0
-        pressed, soon_s = False, math.inf
+        pressed, soon_s, flying_s = False, math.inf, math.inf
         full = self.profile.ahead_frames
         for i, t in enumerate(tracks):
             voiced, deadline_s = t.voiced, t.deadline_s
@@ -150,7 +151,10 @@ class Policy:
                     sound.append((slack, i, t))
                 elif heard and slack < soon_s:
                     soon_s = slack
+            elif heard and t.flying and slack < flying_s:
+                flying_s = slack
         self.due_s = now + soon_s - guard_s
+        self._next_s = min(soon_s, flying_s)
         self.young, self.pressed = young, pressed
         return cold, talk, sound
 
@@ -191,14 +195,13 @@ class Policy:
             frames -= 1
         alone_s = self.costs.voice_s(1, frames)
         rows, takes_s = [anchor], alone_s
+        most_s = min(slack_s, self._next_s) / self.profile.margin
         for other_s, _, t in sound[1:]:
             more_s = self.costs.voice_s(len(rows) + 1, frames) - takes_s
             if not self._fits(t, frames, other_s, more_s / alone_s, pace):
                 continue
-            in_time = (
-                more_s < CHEAP * alone_s and (takes_s + more_s) * self.profile.margin <= slack_s
-            )
-            if takes_s + more_s > max(pace.step_s, alone_s) and not in_time:
+            worth_while = more_s < CHEAP * alone_s and takes_s + more_s <= most_s
+            if takes_s + more_s > max(pace.step_s, alone_s) and not worth_while:
                 break
             rows.append(t)
             takes_s += more_s
