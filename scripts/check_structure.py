@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "tables": BASE | {"schedule"},
     "simulate": BASE | {"loop", "session", "schedule", "text", "trace", "tables", "bench"},
     "bench": BASE,  # it measures any server, and knows ours from outside only
+    "bench.costs": BASE | ENGINE | {"tables", "bench"},
     "bench.stages": BASE | ENGINE | {"runtime", "bench"},  # but for this, from inside
     "bench.link": BASE | ENGINE | {"schedule", "text", "checkpoint", "simulate", "bench"},
     "bench.profile": BASE | ENGINE | {"runtime", "bench"},

@@ -15,7 +15,7 @@ from vivace.audio.onset import HOP
 from vivace.config import EngineConfig, Profile
 from vivace.errors import EngineFailure, Unavailable, Unprocessable
 from vivace.loop import Cancel, Loop, More, Turn
-from vivace.schedule.costs import FREE, Costs
+from vivace.schedule.costs import FREE, Costs, CostTable
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.cap import cap_frames
@@ -585,3 +585,34 @@ def test_two_token_steps_are_under_way_and_no_more() -> None:
     for _ in range(5):
         bench.loop.step()
     assert len(bench.loop.talking) == 2
+
+
+def test_a_first_sound_lasts_until_the_next_can_come() -> None:
+    """Silence is trimmed after it was decoded: what is left of the first chunk may be too short."""
+    costs = CostTable({1: 0.05}, {1: {1: 0.01}}, {1: 0.01})
+    bench = Bench(FakeRunner(lambda seed: 60))
+    bench.loop = Loop(
+        bench.runner, bench.config, lambda: bench.now, bench.ended.append, Costs(costs, Profile())
+    )
+    session = bench.open()
+    turn = None
+    while not (chunks := drain(session)):
+        assert bench.loop.step()
+        turn = turn or next(iter(bench.loop.seats.values()), None)
+        if turn is not None and turn.track.made == 1 and not turn.early:
+            turn.early.append(np.zeros(0, dtype=np.float32))
+    assert bench.loop.policy.lead_s > 0.08
+    assert len(chunks[0].pcm) >= bench.loop.policy.lead_s * SAMPLE_RATE
+
+
+def test_starved_and_late_are_counted_when_a_listener_falls_silent() -> None:
+    bench = Bench(FakeRunner(lambda seed: 30), profile=Profile(first_frames=1, chunk_frames=4))
+    bench.open()
+    while not bench.loop.counts.late:
+        bench.loop.step()
+        bench.now += 0.2  # slower than it plays
+    assert bench.loop.counts.late >= 1
+    calm = Bench(FakeRunner(lambda seed: 30))
+    calm.open()
+    calm.run()
+    assert (calm.loop.counts.late, calm.loop.counts.starved) == (0, 0)

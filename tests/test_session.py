@@ -4,16 +4,19 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from tests.remote.hosts import HOSTS
 from tests.runners import SPEC, Bytes, FakeRunner
 
+from vivace import tables
 from vivace.config import EngineConfig, Profile
 from vivace.engine import Engine
 from vivace.errors import InvalidRequest, NotFound, Overloaded, Unavailable, Unprocessable
 from vivace.host import LoopThread, MakeHost
 from vivace.parts import Parts
+from vivace.schedule.costs import FREE
 from vivace.session import Session
 from vivace.types import Clone, FinishReason, Sampling, SpeechRequest
 
@@ -255,3 +258,16 @@ def test_case_22_half_a_surrogate_pair_waits_for_its_other_half(engine: Engine) 
     assert refusal.value.param == "input"
     broken.cancel()
     assert list(broken) == []
+
+
+def test_what_serving_has_taught_of_the_costs_is_there_at_the_next_start(tmp_path: Path) -> None:
+    for _ in range(2):
+        with engine_of(FakeRunner(lambda seed: 40), costs_dir=tmp_path) as engine:
+            assert list(engine.say(TEXT))
+    (kept,) = tmp_path.glob("*.json")
+    learned = tables.learned(kept)
+    assert set(learned) == {"frame", "voice", "prefill", "late_s"} and learned["frame"] != 1.0
+    assert tables.read(kept) == FREE
+    kept.write_text("{")
+    with engine_of(FakeRunner(), costs_dir=tmp_path) as engine:  # a broken file costs nothing
+        assert list(engine.say(TEXT))

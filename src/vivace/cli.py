@@ -260,6 +260,7 @@ def serve(
         slo_ttfa_s=slo_ttfa_ms / 1e3,
         profile=profile_of(profile),
         trace=trace,
+        costs_dir=_cache() / "costs",
         trim=trim,
         normalize=normalize,
     )
@@ -278,6 +279,11 @@ def _alias(text: str) -> tuple[str, str]:
     if not (name and voice):
         raise InvalidRequest(f"--voice-alias must be NAME=VOICE; got {text!r}.")
     return name, voice
+
+
+def _cache() -> Path:
+    """Where this machine's user keeps what can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vivace"
 
 
 def _announce(url: str) -> None:

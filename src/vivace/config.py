@@ -103,6 +103,7 @@ class EngineConfig:
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
     trim: bool = True  # drop the silence before the speech where a request does not say
     trace: Path | None = None  # a file that every decision is appended to
+    costs_dir: Path | None = None  # where step times are kept from one start to the next
     limits: Limits = field(default_factory=Limits)
     profile: Profile = field(default_factory=Profile)
 

@@ -3,21 +3,28 @@
 `vivace.remote` has the other place, a process of its own.
 """
 
+import logging
+import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from vivace import tables
 from vivace.config import EngineConfig
 from vivace.loop import Listener, Loop, Word
 from vivace.model.spec import ModelSpec
 from vivace.schedule.costs import Costs
 from vivace.session import Session
 from vivace.text.tokenize import Tokenizer
-from vivace.trace import Note, TraceFile, no_note
+from vivace.trace import Trace, TraceFile, Untraced
 
 if TYPE_CHECKING:
     from vivace.parts import Parts
+
+log = logging.getLogger("vivace")
 
 Build = Callable[[], "Parts"]
 OnDone = Callable[[Listener], None]
@@ -53,13 +60,32 @@ def fitted(config: EngineConfig, parts: "Parts") -> EngineConfig:
 
 
 def costs_of(parts: "Parts", config: EngineConfig) -> Costs:
-    """What steps of these parts cost, to begin with."""
-    return Costs(parts.costs, config.profile)
+    """What steps of these parts cost, to begin with: as timed now, corrected as learned before."""
+    file = _costs_file(parts, config)
+    return Costs(parts.costs, config.profile, {} if file is None else tables.learned(file))
 
 
-def note_of(config: EngineConfig) -> Note:
+def keep_costs(parts: "Parts", config: EngineConfig, costs: Costs) -> None:
+    """Write them down for the next start, if they are to be kept."""
+    if (file := _costs_file(parts, config)) is None:
+        return
+    try:
+        about = {"device": parts.device, "model": parts.model_id, "learned": costs.learned}
+        tables.write(file, parts.costs, **about)
+    except OSError as error:
+        log.warning("the costs are not kept: %s", error)
+
+
+def _costs_file(parts: "Parts", config: EngineConfig) -> Path | None:
+    if config.costs_dir is None:
+        return None
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{parts.device} {parts.model_id}").strip("-")
+    return config.costs_dir / f"{name}.json"
+
+
+def trace_of(config: EngineConfig) -> Trace:
     """Where the loop's decisions are written down."""
-    return no_note if config.trace is None else TraceFile(config.trace)
+    return Untraced() if config.trace is None else TraceFile(config.trace)
 
 
 def pulse_of(loop: Loop) -> Pulse:
@@ -117,14 +143,9 @@ class LoopThread:
         parts = build()
         config = fitted(config, parts)
         self.known = known_of(parts, config)
-        self._loop = Loop(
-            parts.runner,
-            config,
-            clock,
-            on_done,
-            costs_of(parts, config),
-            note=note_of(config),
-        )
+        self._costs = costs_of(parts, config)
+        self._keep = partial(keep_costs, parts, config, self._costs)
+        self._loop = Loop(parts.runner, config, clock, on_done, self._costs, trace=trace_of(config))
         self._thread = threading.Thread(target=self._loop.run, name="vivace-engine", daemon=True)
         self._thread.start()
 
@@ -151,3 +172,4 @@ class LoopThread:
         self._loop.stopping = True
         self._loop.wake()
         self._thread.join()
+        self._keep()

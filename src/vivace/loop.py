@@ -25,7 +25,7 @@ from vivace.schedule.costs import Costs
 from vivace.schedule.policy import Plans, Policy
 from vivace.schedule.track import Track
 from vivace.text.prompt import Prompt, Script
-from vivace.trace import Note, no_note
+from vivace.trace import Trace, Untraced
 from vivace.types import (
     SAMPLE_RATE,
     SAMPLES_PER_FRAME,
@@ -249,10 +249,10 @@ class Loop:
         on_done: Callable[[Listener], None],
         costs: Costs,
         policy: Plans | None = None,
-        note: Note = no_note,
+        trace: Trace | None = None,
     ) -> None:
         self.runner, self.config, self.clock, self.on_done = runner, config, clock, on_done
-        self.costs, self.note, self.counts = costs, note, Counts()
+        self.costs, self.note, self.counts = costs, trace or Untraced(), Counts()
         clockwise = Policy(config.profile, costs, config.max_sessions)
         self.policy = policy or clockwise
         self.admission = Admission(
@@ -297,6 +297,7 @@ class Loop:
         self._listen()
         self._collect(wait=True)
         self._end(self.turns.values(), Unavailable("the engine was closed"))
+        self.note.close()
 
     def _rest_s(self) -> float:
         """How long to sleep, if nothing wakes it: until a look at the lanes, or a stream is due."""
@@ -556,12 +557,15 @@ class Loop:
         return prompts_s + (self.costs.frame_s(len(warm)) if warm else 0.0)
 
     def _learn_tokens(self, talking: Talking) -> None:
-        """Correct the costs by a step of one kind; one of both kinds tells nothing of either."""
+        """Correct the costs by a step."""
         now, said_s = self.clock(), self._takes_s(talking.laid, talking.turns)
         took_s = now - max(talking.since_s, self.tokens_free_s)
         self.tokens_free_s = now
-        if not (talking.laid and talking.turns):
-            self.costs.learn("prefill" if talking.laid else "frame", said_s, took_s)
+        if not talking.laid:
+            self.costs.learn("frame", said_s, took_s)
+        else:  # what is beyond a frame alone is the prompts'
+            frame_s = self._takes_s((), talking.turns)
+            self.costs.learn("prefill", said_s - frame_s, took_s - frame_s)
         rows, prompts = len(talking.turns), len(talking.laid)
         self.note(
             now, "step", lane="tokens", rows=rows, prompts=prompts, took_s=took_s, said_s=said_s

@@ -46,6 +46,7 @@ class Parts:
     runner: Steps
     sessions: int | None = None  # that the device holds, where that is known
     costs: CostTable = FREE
+    device: str = "none"
 
 
 def load_parts(
@@ -67,7 +68,17 @@ def load_parts(
         ) from error
     name = "vivace-embedded" if model is None else str(model)
     log.info("%s is ready on %s after %.1f s", name, device, time.monotonic() - started)
-    return Parts(name, runner.spec, tokenizer, runner, runner.state.slots, costs)
+    return Parts(
+        name, runner.spec, tokenizer, runner, runner.state.slots, costs, _label(device, runner)
+    )
+
+
+def _label(device: torch.device, runner: Runner) -> str:
+    """What step times depend on, besides the model."""
+    dtype = str(runner.state.next_input.dtype).removeprefix("torch.")
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, {dtype}"
+    return f"CPU, {os.cpu_count()} cores, {dtype}"
 
 
 def _start(

@@ -50,6 +50,18 @@ def read(path: Path) -> CostTable:
         raise CheckpointError(f"{path} is no cost table: {cause}") from None
 
 
+def learned(path: Path) -> dict[str, float]:
+    """What an engine has learned of its device beside the table in that file; nothing if none has.
+
+    A file that cannot be read is none: it only saves the first seconds of learning.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))["learned"]
+        return {str(kind): float(value) for kind, value in found.items() if math.isfinite(value)}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+
+
 def write(path: Path, table: CostTable, **about: object) -> None:
     """Keep a table, with where it is from; a reader never meets half a file."""
     lanes = {f"{f.name}_ms": _milliseconds(getattr(table, f.name)) for f in fields(table)}

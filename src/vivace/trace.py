@@ -17,16 +17,26 @@ from vivace.errors import InvalidRequest
 Event = dict[str, Any]
 
 
-class Note(Protocol):
-    """Takes an event down."""
+class Trace(Protocol):
+    """Takes events down."""
 
     def __call__(self, t: float, event: str, session: str | None = None, **fields: object) -> None:
-        """At second `t`, of one session or of a lane."""
+        """One at second `t`, of a session or of a lane."""
+        ...
+
+    def close(self) -> None:
+        """There are no more."""
         ...
 
 
-def no_note(t: float, event: str, session: str | None = None, **fields: object) -> None:
+class Untraced:
     """Nobody wants to know."""
+
+    def __call__(self, t: float, event: str, session: str | None = None, **fields: object) -> None:
+        """Forget it."""
+
+    def close(self) -> None:
+        """Nothing to do."""
 
 
 class TraceFile:
@@ -42,6 +52,10 @@ class TraceFile:
         """Append one."""
         about = {} if session is None else {"session": session}
         self._file.write(json.dumps({"t": round(t, 6), "event": event, **about, **fields}) + "\n")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
 
 
 def read_trace(path: Path) -> list[Event]:

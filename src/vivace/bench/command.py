@@ -251,6 +251,25 @@ def link(
 
 
 @bench.command()
+def costs(
+    output: Output,
+    model: Annotated[
+        str | None, Opt(help="Folder or hub id; without it, the embedded voice.")
+    ] = None,
+    device: Annotated[str, Opt(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    dtype: Annotated[str, Opt(help="auto, float32 or bfloat16.")] = "auto",
+    max_sessions: Annotated[int, Opt(min=1, help="Streams made at the same time.")] = 16,
+) -> None:
+    """Record this device's step times, for `vivace bench simulate --costs FILE`."""
+    _check_writable(output)
+    from vivace.bench.costs import record  # brings torch
+    from vivace.config import EngineConfig
+
+    config = EngineConfig(device=device, dtype=dtype, max_sessions=max_sessions)
+    print(f"{record(model, config, output)}: written to {output}")
+
+
+@bench.command()
 def profile(
     output: Output,
     model: Annotated[

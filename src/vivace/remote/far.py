@@ -21,7 +21,7 @@ import zmq
 from vivace import loop
 from vivace.config import EngineConfig
 from vivace.errors import EngineFailure, VivaceError
-from vivace.host import Build, costs_of, fitted, known_of, note_of, pulse_of
+from vivace.host import Build, costs_of, fitted, keep_costs, known_of, pulse_of, trace_of
 from vivace.logs import log_to_stderr
 from vivace.remote.messages import (
     Batch,
@@ -123,8 +123,8 @@ class FarLoop(loop.Loop):
     def __init__(
         self, parts: "Parts", config: EngineConfig, clock: Callable[[], float], link: Link
     ) -> None:
-        costs, note = costs_of(parts, config), note_of(config)
-        super().__init__(parts.runner, config, clock, self._forget, costs, note=note)
+        costs, trace = costs_of(parts, config), trace_of(config)
+        super().__init__(parts.runner, config, clock, self._forget, costs, trace=trace)
         self._spec, self._encoder, self._link = parts.spec, Encoder(parts), link
         self._listeners: dict[str, Listener] = {}
         self._events: deque[Sound | Ended] = deque()
@@ -209,6 +209,7 @@ def serve(
         else:
             link.send(Started(pickle.dumps(known_of(parts, config)), pulse_of(far)))
             far.run()
+            keep_costs(parts, config, far.costs)
 
 
 def main(folder: str, build: Build, config: EngineConfig, log_level: int) -> None:

@@ -60,10 +60,14 @@ FREE = CostTable({1: 1e-6}, {1: {1: 1e-6}}, {1: 1e-6})
 class Costs:
     """A table in quick reach, with a running correction for each kind of step."""
 
-    def __init__(self, table: CostTable, profile: Profile) -> None:
+    def __init__(
+        self, table: CostTable, profile: Profile, learned: Mapping[str, float] | None = None
+    ) -> None:
+        learned = learned or {}
         self.table = table
-        self.off = {"frame": 1.0, "voice": 1.0, "prefill": 1.0}
-        self.late_s = 0.0  # by which steps outlast what is said of them, in the mean
+        self.off = {kind: learned.get(kind, 1.0) for kind in ("frame", "voice", "prefill")}
+        # By which steps outlast what is said of them, in the mean.
+        self.late_s = learned.get("late_s", 0.0)
         self.version = 0  # counts corrections worth planning anew for
         self._planned = (*self.off.values(), self.late_s)
         self._prompt = at(table.prefill, profile.prompt_rows)
@@ -72,6 +76,11 @@ class Costs:
             [table.voice_s(rows, frames) for rows in range(profile.codec_rows + 1)]
             for frames in range(MOST_CHUNK + 1)
         ]
+
+    @property
+    def learned(self) -> dict[str, float]:
+        """What serving has taught, for the next start."""
+        return {**self.off, "late_s": self.late_s}
 
     @property
     def prompt_s(self) -> float:
