@@ -7,6 +7,7 @@ import subprocess
 import sys
 import wave
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -324,19 +325,23 @@ def test_serve_speaks_and_ends_on_a_signal(
 ) -> None:
     command = [sys.executable, "-m", "vivace", "serve", "--port", "0", "--threads", "1", *where]
     command += ["--voice-alias", "nova=heart", "--model-alias", "narrator"]
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
+    with (
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process,
+        ExitStack() as stack,
+    ):
+        stack.callback(process.kill)  # whatever fails, it must not be waited for
         assert process.stdout and process.stderr
         ready, hint = process.stdout.readline(), process.stdout.readline()
         url = ready.removeprefix("vivace is ready on ").strip()
         assert f"curl {url}/v1/audio/speech" in hint
         body = {"input": "Hello, I am vivace.", "max_new_tokens": 3, "response_format": "wav"}
-        body |= {"voice": "nova", "model": "narrator"}
+        body |= {"voice": "nova", "model": "narrator", "trim": False}
         reply = httpx.post(f"{url}/v1/audio/speech", json=body, timeout=60)
         assert reply.content[:4] == b"RIFF"
         assert len(reply.content) == 44 + 3 * 3840

@@ -70,10 +70,11 @@ class Bench:
             most_tokens=5_000,
             normalize=bool(request.normalize),
         )
-        session = Session("s", request, self, intake, most_chars=10_000)
+        seed = next(self.seeds)
+        session = Session(f"s{seed}", request, self, intake, most_chars=10_000)
         script = Script(SPEC, request, Bytes())
         assert isinstance(sampling, Sampling) and isinstance(most_in_all, float | int)
-        turn = Turn(session, script, sampling, next(self.seeds), Track(self.now))
+        turn = Turn(session, script, sampling, seed, Track(self.now))
         turn.most_in_all = most_in_all
         self.loop.tell(turn)
         if text is not None:

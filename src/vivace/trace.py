@@ -114,7 +114,9 @@ def _tell(session: str, events: list[Event]) -> Told:
 
 def chrome(events: Iterable[Event]) -> dict[str, object]:
     """The same for chrome://tracing or Perfetto: a row per lane and one per session."""
-    return {"traceEvents": [*_names(), *(e for event in events for e in _chrome(event))]}
+    speaking: set[str] = set()  # sessions whose span is open
+    rows = [row for event in events for row in _chrome(event, speaking)]
+    return {"traceEvents": [*_names(), *rows]}
 
 
 def _names() -> Iterator[Event]:
@@ -122,10 +124,10 @@ def _names() -> Iterator[Event]:
         yield {"ph": "M", "pid": pid, "name": "process_name", "args": {"name": name}}
 
 
-def _chrome(event: Event) -> Iterator[Event]:
-    args = {key: value for key, value in event.items() if key not in ("t", "event", "session")}
+def _chrome(event: Event, open_spans: set[str]) -> Iterator[Event]:
+    kind, args = event["event"], {k: v for k, v in event.items() if k not in ("t", "session")}
     at_us = event["t"] * 1e6
-    if event["event"] == "step":
+    if kind == "step":
         took_us = event["took_s"] * 1e6
         name = f"{event['rows']} rows" + (
             f", {event['frames']} frames" if "frames" in event else ""
@@ -133,10 +135,13 @@ def _chrome(event: Event) -> Iterator[Event]:
         lane = {"ph": "X", "pid": 1, "tid": event["lane"], "name": name}
         yield {**lane, "ts": at_us - took_us, "dur": took_us, "args": args}
         return
-    row = {"pid": 2, "tid": event["session"], "ts": at_us, "args": args}
-    if event["event"] in ("seated", "done", "refused"):
-        yield {**row, "ph": "E", "name": "waits" if event["event"] != "done" else "speaks"}
-    if event["event"] in ("ready", "seated"):
-        yield {**row, "ph": "B", "name": "waits" if event["event"] == "ready" else "speaks"}
-    if event["event"] == "chunk":
-        yield {**row, "ph": "i", "s": "t", "name": f"{event['frames']} frames"}
+    session = event["session"]
+    row = {"pid": 2, "tid": session, "ts": at_us, "args": args}
+    if kind in ("seated", "done") and session in open_spans:
+        open_spans.remove(session)
+        yield {**row, "ph": "E"}
+    if kind in ("ready", "seated"):
+        open_spans.add(session)
+        yield {**row, "ph": "B", "name": "waits" if kind == "ready" else "speaks"}
+    if kind in ("chunk", "refused"):
+        yield {**row, "ph": "i", "s": "t", "name": kind}
