@@ -58,7 +58,7 @@ def test_one_stream_waits_for_nobody() -> None:
 def test_a_slower_codec_asks_for_more_before_the_first_sound() -> None:
     quick = read(find("h200"))
     voice = {n: {r: 20 * s for r, s in points.items()} for n, points in quick.voice.items()}
-    assert pacer(replace(quick, voice=voice)).at(8).first > pacer(quick).at(8).first
+    assert pacer(replace(quick, voice=voice)).at(8).lead_s > pacer(quick).at(8).lead_s
 
 
 def test_lateness_widens_the_guard_once_it_is_worth_it() -> None:

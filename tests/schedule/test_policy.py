@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vivace.config import MOST_CHUNK, Profile
 from vivace.schedule.costs import Costs, CostTable
-from vivace.schedule.policy import Plan, Policy
+from vivace.schedule.policy import MOST_PENDING, Plan, Policy
 from vivace.schedule.track import Track
 from vivace.types import FRAME_S
 
@@ -239,3 +239,40 @@ def test_a_listener_who_ran_dry_starts_again_from_now() -> None:
     assert track.deadline_s == NOW + 2 * FRAME_S and track.voicing == 0
     track.sent(1, FRAME_S, NOW)
     assert track.deadline_s == NOW + 3 * FRAME_S
+
+
+@st.composite
+def sessions(draw: st.DrawFn) -> list[Track]:
+    """What a loop may hold between two steps, in any mixture."""
+    tracks = []
+    for i in range(draw(st.integers(1, 12))):
+        made = draw(st.integers(0, 40))
+        voiced = draw(st.integers(max(0, made - 32), made))
+        heard = voiced > 0 and draw(st.booleans())
+        tracks.append(
+            Track(
+                float(i),
+                slot=i,
+                prefilled=made > 0 or draw(st.booleans()),
+                made=made,
+                voiced=voiced,
+                taken=voiced,
+                held=0 if heard else voiced,
+                text_ready=draw(st.booleans()),
+                finished=made > 0 and draw(st.booleans()),
+                deadline_s=100.0 + draw(st.floats(-5.0, 60.0)) if heard else None,
+            )
+        )
+    return tracks
+
+
+@given(sessions(), st.floats(0.0, 3.0), st.sampled_from([1e-4, 0.01, 0.3]))
+def test_something_is_done_whenever_something_can_be(
+    tracks: list[Track], late_s: float, step_s: float
+) -> None:
+    table = CostTable({1: step_s}, {1: {1: step_s}}, {16: step_s})
+    costs = Costs(table, Profile(), {"late_s": late_s})
+    todo = Policy(Profile(), costs, 16).plan(tracks, 100.0, talk=True, speak=True)
+    can_talk = any(t.text_ready and not t.finished and t.pending < MOST_PENDING for t in tracks)
+    waits = any(t.pending and (t.finished or not t.text_ready) for t in tracks)
+    assert bool(todo) or not (can_talk or waits)

@@ -5,8 +5,9 @@ on as between the last two.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 from vivace.config import MOST_CHUNK, Profile
 from vivace.errors import CheckpointError
@@ -15,6 +16,7 @@ Points = Mapping[int, float]
 """Size -> seconds."""
 
 WEIGHT = 0.05  # of one step in the running correction
+LATEST_S = 0.1  # what is later than that is no step's cost: a machine that slept, a debugger
 LEAST, MOST = 0.25, 4.0  # a correction beyond these is a fault, not a slow day
 
 
@@ -57,6 +59,11 @@ FREE = CostTable({1: 1e-6}, {1: {1: 1e-6}}, {1: 1e-6})
 """Of a runner that computes nothing."""
 
 
+def _rising(seconds: Iterable[float]) -> list[float]:
+    """More rows never cost less: where they were timed so, it was chance."""
+    return list(accumulate(seconds, max))
+
+
 class Costs:
     """A table in quick reach, with a running correction for each kind of step."""
 
@@ -71,9 +78,9 @@ class Costs:
         self.version = 0  # counts corrections worth planning anew for
         self._planned = (*self.off.values(), self.late_s)
         self._prompt = at(table.prefill, profile.prompt_rows)
-        self._frame = [at(table.frame, rows) for rows in range(profile.frame_rows + 1)]
+        self._frame = _rising(at(table.frame, rows) for rows in range(profile.frame_rows + 1))
         self._voice = [
-            [table.voice_s(rows, frames) for rows in range(profile.codec_rows + 1)]
+            _rising(table.voice_s(rows, frames) for rows in range(profile.codec_rows + 1))
             for frames in range(MOST_CHUNK + 1)
         ]
 
@@ -99,7 +106,8 @@ class Costs:
         """A step of that kind took `took_s` where `said_s` was said."""
         off = self.off[kind] * (1.0 + WEIGHT * (took_s / said_s - 1.0))
         self.off[kind] = min(max(off, LEAST), MOST)
-        self.late_s += WEIGHT * (max(0.0, took_s - said_s) - self.late_s)
+        late_s = min(max(0.0, took_s - said_s), LATEST_S)
+        self.late_s += WEIGHT * (late_s - self.late_s)
         now = (*self.off.values(), self.late_s)
         if any(abs(a - b) > 0.1 * b + 1e-4 for a, b in zip(now, self._planned, strict=True)):
             self._planned = now

@@ -31,6 +31,7 @@ class Pace:
     turn_s: float  # time in which every stream gets a frame
     step_s: float  # the longest codec step to reckon with
     guard_s: float  # a listener with less than this must be served now
+    ahead_s: float  # and one with more than this can wait
     turn_load: float  # share of the token lane's time that real time takes
     voice_load: float  # and of the codec's
 
@@ -80,6 +81,7 @@ class Pacer:
             turn_s=turn_s,
             step_s=step_s,
             guard_s=guard_s,
+            ahead_s=max(p.lead_s, 2.0 * guard_s),
             turn_load=turn_s / FRAME_S,
             voice_load=load,
         )

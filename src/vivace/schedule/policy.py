@@ -108,7 +108,7 @@ class Policy:
             cold.sort()
             heads.sort()
             prefill = self._prefill(cold, heads, pace)
-            todo = replace(todo, prefill=prefill, frame=self._frame(heads, hurry))
+            todo = replace(todo, prefill=prefill, frame=self._frame(heads, pace, hurry))
         if speak:
             tails.sort()
             voice, frames = self._voice(tails, pace, hurry)
@@ -171,12 +171,12 @@ class Policy:
             fair = max(fair, 1)
         return tuple(t for _, _, t in cold[:fair])
 
-    def _frame(self, talk: Ranked, hurry: bool) -> tuple[Track, ...]:
+    def _frame(self, talk: Ranked, pace: Pace, hurry: bool) -> tuple[Track, ...]:
         """The most pressing; streams far ahead join where they cost the others little."""
         batch = talk[: self.profile.frame_rows]
         if not hurry:
             return tuple(t for _, _, t in batch)
-        needed = sum(slack < self.profile.lead_s for slack, _, _ in batch)
+        needed = sum(slack < pace.ahead_s for slack, _, _ in batch)
         if not needed:
             return ()
         most_s = self.costs.frame_s(needed) * (1.0 + self.profile.fill)
@@ -187,7 +187,7 @@ class Policy:
 
     def _voice(self, sound: Ranked, pace: Pace, hurry: bool) -> tuple[tuple[Track, ...], int]:
         """The most pressing sets the chunk; others join while that costs it little."""
-        if not sound or (hurry and sound[0][0] > self.profile.lead_s):
+        if not sound or (hurry and sound[0][0] > pace.ahead_s):
             return (), 0
         slack_s, _, anchor = sound[0]
         frames = min(anchor.pending, pace.chunk)
