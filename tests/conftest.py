@@ -1,6 +1,8 @@
 """What every test shares."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,10 @@ if TYPE_CHECKING:
     from tests.golden.load import Model
 
     from vivace.model.codec import Codec
+
+# Without a card kernels run in Triton's interpreter; it must be told before anything imports them.
+if not Path("/dev/nvidia0").exists():
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # Two cores, several workers: no wall-clock deadlines. The same examples on every run.
 settings.register_profile(

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import os
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -28,16 +27,9 @@ if importlib.util.find_spec("triton") is None:
 
 def _interpreted() -> tuple[ModuleType, ModuleType]:
     """The kernels and their codec; without a card, for Triton's interpreter."""
-    if torch.cuda.is_available():
-        os.environ.pop("TRITON_INTERPRET", None)
-    else:
-        os.environ["TRITON_INTERPRET"] = "1"  # when Triton is imported
-    try:
-        importlib.import_module("triton.experimental.gluon")  # else the first launch does so
-        names = ("vivace.kernels.codec", "vivace.model.codec_fused")
-        kernels, fused = map(importlib.import_module, names)
-    finally:
-        os.environ.pop("TRITON_INTERPRET", None)
+    importlib.import_module("triton.experimental.gluon")  # else the first launch does so
+    names = ("vivace.kernels.codec", "vivace.model.codec_fused")
+    kernels, fused = map(importlib.import_module, names)
     return kernels, fused
 
 

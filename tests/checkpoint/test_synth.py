@@ -169,7 +169,7 @@ def test_tokens_are_characters_but_for_the_prompts_words(tiny: Tiny) -> None:
 
 def frames(folder: Path, requests: list[tuple[str, SpeechRequest]]) -> list[int]:
     """How many frames each request speaks, none of them cut short."""
-    with Engine(folder, config=EngineConfig(threads=1)) as engine:
+    with Engine(folder, config=EngineConfig(threads=1, slo_ttfa_s=600.0)) as engine:
         sessions = [engine.say(text, request) for text, request in requests]
         for session in sessions:
             list(session)

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import os
 from typing import Any
 
 import pytest
@@ -13,13 +12,9 @@ collect_ignore_glob = [] if importlib.util.find_spec("triton") else ["test_*.py"
 
 def _interpret() -> None:
     """Import the kernels for the interpreter, and let it count with bounds of NumPy 2.4 and on."""
-    os.environ["TRITON_INTERPRET"] = "1"  # when Triton is imported
-    try:
-        interpreter = importlib.import_module("triton.runtime.interpreter")
-        importlib.import_module("triton.experimental.gluon")  # else the first launch does so
-        importlib.import_module("vivace.kernels.ops")
-    finally:
-        del os.environ["TRITON_INTERPRET"]
+    interpreter = importlib.import_module("triton.runtime.interpreter")
+    importlib.import_module("triton.experimental.gluon")  # else the first launch does so
+    importlib.import_module("vivace.kernels.ops")
     patch = interpreter._patch_lang_tensor
 
     def patched(tensor: Any, scope: Any) -> None:

@@ -121,7 +121,7 @@ class Heard:
 async def _listen(engine: Engine, due_s: float, heard: Heard) -> None:
     await asyncio.sleep(due_s)
     began_s = time.monotonic()
-    request = SpeechRequest(sampling=Sampling(seed=STREAM_FRAMES), guards=False)
+    request = SpeechRequest(trim=False, sampling=Sampling(seed=STREAM_FRAMES), guards=False)
     first = True
     try:
         async for chunk in engine.say(TEXT, request):
