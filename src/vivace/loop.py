@@ -81,8 +81,8 @@ class Steps(Protocol):
         """Make room for that many positions in all, if there is any."""
         ...
 
-    def begin(self, slot: int, prompt: Prompt) -> None:
-        """Take a prompt, to be laid down by `prefill`."""
+    def begin(self, slot: int, prompt: Prompt) -> bool:
+        """Take a prompt; false if rows of it are to be laid down by `prefill`."""
         ...
 
     def prefill(self, slot: int, rows: int) -> Pending[bool]:
@@ -292,18 +292,35 @@ class Loop:
                 self._end(self.turns.values(), EngineFailure("the engine failed; see its log"))
                 moved = False
             if not moved:
-                self._wake.wait(self._rest_s())
+                self._rest()
             self._wake.clear()
         self._listen()
         self._collect(wait=True)
         self._end(self.turns.values(), Unavailable("the engine was closed"))
         self.note.close()
 
-    def _rest_s(self) -> float:
-        """How long to sleep, if nothing wakes it: until a look at the lanes, or a stream is due."""
-        running = bool(self.talking) or self.speaking is not None
-        rest_s = min(self.policy.due_s - self.clock(), self.runner.poll_s if running else IDLE_S)
-        return min(max(rest_s, 0.0), IDLE_S)
+    def _rest(self) -> None:
+        """Sleep until word comes, a step is done, or it is time to plan again.
+
+        Between two looks at the lanes nothing is planned: the words' thread needs the interpreter.
+        """
+        until_s = self._until_s(self.clock())
+        poll_s = self.runner.poll_s if self.talking or self.speaking else IDLE_S
+        while (rest_s := until_s - self.clock()) > 0.0:
+            if self._wake.wait(min(rest_s, poll_s)) or self._ripe():
+                return
+
+    def _until_s(self, now: float) -> float:
+        """When to plan again, even if nothing happens until then."""
+        times = [now + IDLE_S, self.policy.due_s]
+        if 0 < len(self.talking) < self.runner.depth:
+            times.append(self.tokens_end_s - EARLY_S)
+        return min(t for t in times if t > now)
+
+    def _ripe(self) -> bool:
+        """Is a step done?"""
+        sound = self.speaking is not None and self.speaking.sound.done()
+        return sound or (bool(self.talking) and self.talking[0].done())
 
     def step(self) -> bool:
         """Publish what is done, take words, seat who waits, plan, start. False if nothing moved."""
@@ -406,6 +423,19 @@ class Loop:
         if ready and not turn.track.text_ready:
             turn.excused_s = now + self.admission.first_s(self.seated)
         turn.track.text_ready = ready
+        if ready and not turn.track.prefilled and turn.first_text is None:
+            with self._blame([turn]):
+                self._take_prompt(turn)
+
+    def _take_prompt(self, turn: Turn) -> None:
+        """Take the piece's prompt; if it has been laid down before, the next step has a frame."""
+        slot, prompt = turn.track.slot, turn.script.prompt(turn.track.made)
+        if not self.runner.room(slot, len(prompt.text)):
+            raise Unavailable(NO_MEMORY)
+        turn.track.prefilled = self.runner.begin(slot, prompt)
+        self.costs.met(known=turn.track.prefilled)
+        turn.first_text = prompt.text[-1]
+        turn.positions = len(prompt.text) - 1
 
     def _look_at_reader(self, turn: Turn, now: float) -> None:
         """Has a reader with a full buffer taken something? If not for too long, cut it off."""
@@ -429,16 +459,9 @@ class Loop:
         return True
 
     def _prefill(self, turn: Turn) -> Pending[bool] | None:
-        slot, part = turn.track.slot, None
+        part = None
         with self._blame([turn]):
-            if turn.first_text is None:
-                prompt = turn.script.prompt(turn.track.made)
-                if not self.runner.room(slot, len(prompt.text)):
-                    raise Unavailable(NO_MEMORY)
-                self.runner.begin(slot, prompt)
-                turn.first_text = prompt.text[-1]
-                turn.positions = len(prompt.text) - 1
-            part = self.runner.prefill(slot, self.config.profile.prefill_rows)
+            part = self.runner.prefill(turn.track.slot, self.config.profile.prefill_rows)
             turn.track.laying = True
         return part
 
@@ -579,7 +602,7 @@ class Loop:
 
     def _send(self, turn: Turn, pcm: Pcm, now: float) -> None:
         track, frames = turn.track, turn.track.voicing
-        codes, turn.codes = np.stack(turn.codes[:frames]), turn.codes[frames:]
+        codes, turn.codes = np.array(turn.codes[:frames]), turn.codes[frames:]
         late = track.deadline_s is not None and now > max(track.deadline_s, turn.excused_s)
         self.counts.late += late
         slack_s = None if track.deadline_s is None else track.deadline_s - now
