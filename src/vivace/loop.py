@@ -145,6 +145,7 @@ class Turn:
     first_text: int | None = None  # the text id under the first frame, from the prompt
     positions: int = 0  # of its context in use
     from_frame: int = 0  # where the piece that is spoken now began
+    most_frames: float = math.inf  # after which the loop ends that piece
     reason: FinishReason = FinishReason.STOP  # LENGTH once any piece of its text was cut short
     codes: list[Codes] = field(default_factory=list)  # made and not yet decoded, [16] each
     seated_s: float = 0.0  # when it got its slot
@@ -174,13 +175,12 @@ class Turn:
             return self.first_text is not None or self.script.rows_ready
         return self.script.prompt_ready and not self.track.flying
 
-    @property
-    def most_frames(self) -> float:
-        """Frames after which the loop ends the piece: the checkpoint's cap, and the text's."""
+    def bound(self) -> None:
+        """Reckon `most_frames` anew: the checkpoint's cap, and that of the text."""
         most, text = self.sampling.max_frames, self.script.most_frames
         if text is not None and self.session.request.guards:
             most = min(most, text)
-        return min(self.from_frame + most, self.most_in_all)
+        self.most_frames = min(self.from_frame + most, self.most_in_all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,6 +361,7 @@ class Loop:
 
     def _more(self, turn: Turn, more: More) -> None:
         turn.script.append(more.ids, more.most_frames, last=more.last)
+        turn.bound()
         if turn.script.over:
             self._said_all(turn)
         elif turn.track.seated:
@@ -508,6 +509,7 @@ class Loop:
         turn.script.next_piece()
         track.prefilled, turn.first_text = False, None
         turn.positions, turn.from_frame = 0, track.made
+        turn.bound()
         if turn.script.over or track.made >= turn.most_in_all:
             self._said_all(turn)
 

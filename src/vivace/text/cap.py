@@ -11,6 +11,7 @@ read out in words. The slack covers silence at both ends and slow words in short
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
 from vivace.types import FRAME_S
 
@@ -54,6 +55,7 @@ def _letter_ms(char: str, language: str) -> int:
     return OTHER_LETTER_MS
 
 
+@lru_cache(4096)
 def char_ms(char: str, language: str) -> int:
     """The most sound one character may become."""
     match unicodedata.category(char):
