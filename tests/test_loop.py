@@ -183,6 +183,18 @@ def test_a_prompt_that_is_known_costs_no_step() -> None:
     assert bench.loop.costs.newcomer_s < bench.loop.costs.prompt_s
 
 
+def test_a_crowd_of_known_prompts_does_not_hold_up_the_loop() -> None:
+    """So many are taken at once; the others in steps that follow, and all are heard."""
+    runner = FakeRunner(lambda seed: 3)
+    runner.known = True
+    bench = Bench(runner, max_sessions=32, profile=Profile(prefills=2))
+    sessions = [bench.open() for _ in range(32)]
+    bench.loop.step()
+    assert 0 < len(runner.prompts) <= 4 < bench.loop.seated, "two known ones, two by the plan"
+    bench.run()
+    assert all(frames(drain(session)) == [0, 1, 2] for session in sessions)
+
+
 def test_nothing_is_planned_between_two_looks_at_the_lanes() -> None:
     """While a step runs and nobody says a word; then its end is seen."""
     runner = Watched()

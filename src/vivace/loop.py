@@ -410,13 +410,18 @@ class Loop:
 
     def _look(self, now: float) -> None:
         """Bring tracks up to date, where something outside can have changed them."""
-        full = self.config.profile.ahead_frames
+        full, new = self.config.profile.ahead_frames, list[Turn]()
         for turn in list(self.seats.values()):
             track = turn.track
             if not (turn.script.ended and track.prefilled):
                 self._look_at_text(turn, now)
+                if track.text_ready and not track.prefilled and turn.first_text is None:
+                    new.append(turn)
             if track.voiced - track.held - track.taken >= full:
                 self._look_at_reader(turn, now)
+        for turn in new[: self.config.profile.prefills]:  # the others wait for the policy
+            with self._blame([turn]):
+                self._take_prompt(turn)
 
     def _look_at_text(self, turn: Turn, now: float) -> None:
         """Is there text for the next frame? Sound that waited for it is not late for a while."""
@@ -424,9 +429,6 @@ class Loop:
         if ready and not turn.track.text_ready:
             turn.excused_s = now + self.admission.first_s(self.seated)
         turn.track.text_ready = ready
-        if ready and not turn.track.prefilled and turn.first_text is None:
-            with self._blame([turn]):
-                self._take_prompt(turn)
 
     def _take_prompt(self, turn: Turn) -> None:
         """Take the piece's prompt; if it has been laid down before, the next step has a frame."""
@@ -462,6 +464,8 @@ class Loop:
     def _prefill(self, turn: Turn) -> Pending[bool] | None:
         part = None
         with self._blame([turn]):
+            if turn.first_text is None:
+                self._take_prompt(turn)
             part = self.runner.prefill(turn.track.slot, self.config.profile.prefill_rows)
             turn.track.laying = True
         return part

@@ -9,7 +9,6 @@ read out in words. The slack covers silence at both ends and slow words in short
 """
 
 import unicodedata
-from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -71,7 +70,7 @@ def char_ms(char: str, language: str) -> int:
 
 def text_ms(text: str, language: str) -> int:
     """The most sound a text may become, without the slack."""
-    return sum(n * char_ms(char, language) for char, n in Counter(text).items())
+    return sum(char_ms(char, language) for char in text)
 
 
 @dataclass(slots=True)
