@@ -55,6 +55,7 @@ class FakeRunner:
 
     depth = 1
     poll_s = math.inf
+    known = False  # has every prompt been laid down before?
 
     def __init__(
         self, length: Callable[[int], int] = lambda seed: 5, *, pages: int = 1 << 20
@@ -90,11 +91,12 @@ class FakeRunner:
         self.widest = max(self.widest, positions)
         return positions <= self.pages
 
-    def begin(self, slot: int, prompt: Prompt) -> None:
+    def begin(self, slot: int, prompt: Prompt) -> bool:
         assert prompt.after == self.made[slot], "frames must keep their numbers"
         self.over.discard(slot)
         self.prompts[slot] = prompt
         self.laid[slot] = 1  # the last row is the first frame's
+        return self.known
 
     def prefill(self, slot: int, rows: int) -> "Future[bool]":
         return finished(self._prefill, slot, rows)
@@ -191,8 +193,9 @@ class SlowRunner(FakeRunner):
     def close(self, slot: int) -> None:
         self._later(self.tokens, super().close, slot)
 
-    def begin(self, slot: int, prompt: Prompt) -> None:
+    def begin(self, slot: int, prompt: Prompt) -> bool:
         self._later(self.tokens, super().begin, slot, prompt)
+        return self.known
 
     def prefill(self, slot: int, rows: int) -> "Future[bool]":
         return self._later(self.tokens, self._prefill, slot, rows)

@@ -14,7 +14,7 @@ from tests.runners import SPEC, Bytes, FakeRunner, SlowRunner
 from vivace.audio.onset import HOP
 from vivace.config import EngineConfig, Profile
 from vivace.errors import EngineFailure, Unavailable, Unprocessable
-from vivace.loop import Cancel, Loop, More, Turn
+from vivace.loop import Cancel, Loop, More, Talking, Turn
 from vivace.schedule.costs import FREE, Costs, CostTable
 from vivace.schedule.track import Track
 from vivace.session import Session
@@ -33,6 +33,7 @@ from vivace.types import (
     TextMode,
 )
 
+FREELY = Costs(FREE, Profile())
 TEXT = "Hello there, how are you?"  # longer than the speech of most tests
 
 
@@ -166,6 +167,55 @@ def test_first_chunk_leaves_before_the_last_frame_is_made() -> None:
     assert frames(chunks) == [0]
     calls = [call for call, _ in bench.runner.calls]
     assert calls[:3] == ["prefill", "frame", "voice"], "decoded before a second was made"
+
+
+def test_a_prompt_that_is_known_costs_no_step() -> None:
+    """For any piece; and the admission reckons with it."""
+    runner = FakeRunner(lambda seed: 6)
+    runner.known = True
+    bench = Bench(runner, piece_s=1.0)
+    session = bench.open("A first sentence. And a second one, that is another piece.")
+    assert bench.loop.step()
+    assert runner.calls == [("frame", (0,))], "in the step that follows its coming"
+    bench.run()
+    assert {call for call, _ in runner.calls} == {"frame", "voice"}
+    assert frames(drain(session)) == list(range(18)), "three pieces"
+    assert bench.loop.costs.newcomer_s < bench.loop.costs.prompt_s
+
+
+def test_a_crowd_of_known_prompts_does_not_hold_up_the_loop() -> None:
+    """So many are taken at once; the others in steps that follow, and all are heard."""
+    runner = FakeRunner(lambda seed: 3)
+    runner.known = True
+    bench = Bench(runner, max_sessions=32, profile=Profile(prefills=2))
+    sessions = [bench.open() for _ in range(32)]
+    bench.loop.step()
+    assert 0 < len(runner.prompts) <= 4 < bench.loop.seated, "two known ones, two by the plan"
+    bench.run()
+    assert all(frames(drain(session)) == [0, 1, 2] for session in sessions)
+
+
+def test_nothing_is_planned_between_two_looks_at_the_lanes() -> None:
+    """While a step runs and nobody says a word; then its end is seen."""
+    runner = Watched()
+    loop = Loop(runner, EngineConfig(), lambda: runner.looks * 1e-3, lambda _: None, FREELY)
+    loop.talking.append(Talking(0.0, [], [], runner))  # type: ignore[arg-type]
+    loop._rest()
+    assert runner.looks == 5
+    loop.wake()
+    loop._rest()
+    assert runner.looks == 5, "a word wakes it before it looks"
+
+
+class Watched(FakeRunner):
+    """A step that is over at the fifth look."""
+
+    poll_s = 1e-6
+    looks = 0
+
+    def done(self) -> bool:
+        self.looks += 1
+        return self.looks == 5
 
 
 def test_the_prompt_is_the_published_one_and_text_stands_under_the_frames() -> None:

@@ -81,8 +81,8 @@ class Steps(Protocol):
         """Make room for that many positions in all, if there is any."""
         ...
 
-    def begin(self, slot: int, prompt: Prompt) -> None:
-        """Take a prompt, to be laid down by `prefill`."""
+    def begin(self, slot: int, prompt: Prompt) -> bool:
+        """Take a prompt; false if rows of it are to be laid down by `prefill`."""
         ...
 
     def prefill(self, slot: int, rows: int) -> Pending[bool]:
@@ -145,6 +145,7 @@ class Turn:
     first_text: int | None = None  # the text id under the first frame, from the prompt
     positions: int = 0  # of its context in use
     from_frame: int = 0  # where the piece that is spoken now began
+    most_frames: float = math.inf  # after which the loop ends that piece
     reason: FinishReason = FinishReason.STOP  # LENGTH once any piece of its text was cut short
     codes: list[Codes] = field(default_factory=list)  # made and not yet decoded, [16] each
     seated_s: float = 0.0  # when it got its slot
@@ -174,13 +175,12 @@ class Turn:
             return self.first_text is not None or self.script.rows_ready
         return self.script.prompt_ready and not self.track.flying
 
-    @property
-    def most_frames(self) -> float:
-        """Frames after which the loop ends the piece: the checkpoint's cap, and the text's."""
+    def bound(self) -> None:
+        """Reckon `most_frames` anew: the checkpoint's cap, and that of the text."""
         most, text = self.sampling.max_frames, self.script.most_frames
         if text is not None and self.session.request.guards:
             most = min(most, text)
-        return min(self.from_frame + most, self.most_in_all)
+        self.most_frames = min(self.from_frame + most, self.most_in_all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,18 +292,35 @@ class Loop:
                 self._end(self.turns.values(), EngineFailure("the engine failed; see its log"))
                 moved = False
             if not moved:
-                self._wake.wait(self._rest_s())
+                self._rest()
             self._wake.clear()
         self._listen()
         self._collect(wait=True)
         self._end(self.turns.values(), Unavailable("the engine was closed"))
         self.note.close()
 
-    def _rest_s(self) -> float:
-        """How long to sleep, if nothing wakes it: until a look at the lanes, or a stream is due."""
-        running = bool(self.talking) or self.speaking is not None
-        rest_s = min(self.policy.due_s - self.clock(), self.runner.poll_s if running else IDLE_S)
-        return min(max(rest_s, 0.0), IDLE_S)
+    def _rest(self) -> None:
+        """Sleep until word comes, a step is done, or it is time to plan again.
+
+        Between two looks at the lanes nothing is planned: the words' thread needs the interpreter.
+        """
+        until_s = self._until_s(self.clock())
+        poll_s = self.runner.poll_s if self.talking or self.speaking else IDLE_S
+        while (rest_s := until_s - self.clock()) > 0.0:
+            if self._wake.wait(min(rest_s, poll_s)) or self._ripe():
+                return
+
+    def _until_s(self, now: float) -> float:
+        """When to plan again, even if nothing happens until then."""
+        times = [now + IDLE_S, self.policy.due_s]
+        if 0 < len(self.talking) < self.runner.depth:
+            times.append(self.tokens_end_s - EARLY_S)
+        return min(t for t in times if t > now)
+
+    def _ripe(self) -> bool:
+        """Is a step done?"""
+        sound = self.speaking is not None and self.speaking.sound.done()
+        return sound or (bool(self.talking) and self.talking[0].done())
 
     def step(self) -> bool:
         """Publish what is done, take words, seat who waits, plan, start. False if nothing moved."""
@@ -344,6 +361,7 @@ class Loop:
 
     def _more(self, turn: Turn, more: More) -> None:
         turn.script.append(more.ids, more.most_frames, last=more.last)
+        turn.bound()
         if turn.script.over:
             self._said_all(turn)
         elif turn.track.seated:
@@ -392,13 +410,18 @@ class Loop:
 
     def _look(self, now: float) -> None:
         """Bring tracks up to date, where something outside can have changed them."""
-        full = self.config.profile.ahead_frames
+        full, new = self.config.profile.ahead_frames, list[Turn]()
         for turn in list(self.seats.values()):
             track = turn.track
             if not (turn.script.ended and track.prefilled):
                 self._look_at_text(turn, now)
+                if track.text_ready and not track.prefilled and turn.first_text is None:
+                    new.append(turn)
             if track.voiced - track.held - track.taken >= full:
                 self._look_at_reader(turn, now)
+        for turn in new[: self.config.profile.prefills]:  # the others wait for the policy
+            with self._blame([turn]):
+                self._take_prompt(turn)
 
     def _look_at_text(self, turn: Turn, now: float) -> None:
         """Is there text for the next frame? Sound that waited for it is not late for a while."""
@@ -406,6 +429,16 @@ class Loop:
         if ready and not turn.track.text_ready:
             turn.excused_s = now + self.admission.first_s(self.seated)
         turn.track.text_ready = ready
+
+    def _take_prompt(self, turn: Turn) -> None:
+        """Take the piece's prompt; if it has been laid down before, the next step has a frame."""
+        slot, prompt = turn.track.slot, turn.script.prompt(turn.track.made)
+        if not self.runner.room(slot, len(prompt.text)):
+            raise Unavailable(NO_MEMORY)
+        turn.track.prefilled = self.runner.begin(slot, prompt)
+        self.costs.met(known=turn.track.prefilled)
+        turn.first_text = prompt.text[-1]
+        turn.positions = len(prompt.text) - 1
 
     def _look_at_reader(self, turn: Turn, now: float) -> None:
         """Has a reader with a full buffer taken something? If not for too long, cut it off."""
@@ -429,16 +462,11 @@ class Loop:
         return True
 
     def _prefill(self, turn: Turn) -> Pending[bool] | None:
-        slot, part = turn.track.slot, None
+        part = None
         with self._blame([turn]):
             if turn.first_text is None:
-                prompt = turn.script.prompt(turn.track.made)
-                if not self.runner.room(slot, len(prompt.text)):
-                    raise Unavailable(NO_MEMORY)
-                self.runner.begin(slot, prompt)
-                turn.first_text = prompt.text[-1]
-                turn.positions = len(prompt.text) - 1
-            part = self.runner.prefill(slot, self.config.profile.prefill_rows)
+                self._take_prompt(turn)
+            part = self.runner.prefill(turn.track.slot, self.config.profile.prefill_rows)
             turn.track.laying = True
         return part
 
@@ -485,6 +513,7 @@ class Loop:
         turn.script.next_piece()
         track.prefilled, turn.first_text = False, None
         turn.positions, turn.from_frame = 0, track.made
+        turn.bound()
         if turn.script.over or track.made >= turn.most_in_all:
             self._said_all(turn)
 
@@ -579,7 +608,7 @@ class Loop:
 
     def _send(self, turn: Turn, pcm: Pcm, now: float) -> None:
         track, frames = turn.track, turn.track.voicing
-        codes, turn.codes = np.stack(turn.codes[:frames]), turn.codes[frames:]
+        codes, turn.codes = np.array(turn.codes[:frames]), turn.codes[frames:]
         late = track.deadline_s is not None and now > max(track.deadline_s, turn.excused_s)
         self.counts.late += late
         slack_s = None if track.deadline_s is None else track.deadline_s - now

@@ -60,6 +60,23 @@ def test_a_known_head_is_not_laid_down_again_and_speech_is_the_same(
     assert (runner.prefixes.misses, runner.prefixes.hits) == (1, 3)
 
 
+def test_a_prompt_is_known_if_nothing_but_its_last_row_stands_behind_a_known_head(
+    model: Callable[[str], Model],
+) -> None:
+    m = model("custom_voice")
+    runner = runner_of(m, slots=1)
+    known = []
+    for rows, head in ((6, 5), (6, 5), (8, 5), (6, 0)):
+        prompt = prompt_of(m, rows, head=head)
+        assert runner.room(0, rows)
+        known.append(runner.begin(0, prompt))
+        while not runner.prefill(0, 64).result():
+            pass
+        runner.tokens.do(lambda: None).result()  # behind the keeping of the head
+        runner.close(0)
+    assert known == [False, True, False, False]
+
+
 def test_no_bytes_keep_nothing(model: Callable[[str], Model]) -> None:
     m = model("custom_voice")
     runner = runner_of(m, slots=1, prefix_bytes=0)

@@ -91,3 +91,14 @@ def test_lateness_is_the_mean_of_what_steps_take_longer() -> None:
     for _ in range(300):
         late.learn("prefill", 0.02, 0.03)
     assert late.late_s == pytest.approx(0.01, rel=0.01)
+
+
+def test_prompts_that_are_known_cost_a_newcomer_nothing() -> None:
+    kept = costs()
+    assert kept.newcomer_s == kept.prompt_s
+    for _ in range(100):
+        kept.met(known=True)
+    assert kept.newcomer_s < 0.01 * kept.prompt_s and 0 < kept.version <= 10
+    for _ in range(100):
+        kept.met(known=False)
+    assert kept.newcomer_s > 0.99 * kept.prompt_s

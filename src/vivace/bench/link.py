@@ -82,6 +82,7 @@ class CardRunner(TimedRunner):
     """As fast as the card, with samples and codes of the right size."""
 
     poll_s = 50e-6
+    known = True
 
     def frame(self, rows: Sequence[Row]) -> Due[Frames]:
         """One more of each."""

@@ -143,6 +143,13 @@ class FarLoop(loop.Loop):
         finally:
             self._flush()
 
+    def _collect(self, *, wait: bool = False) -> bool:
+        """What is done goes out before the next steps are planned: a listener waits for it."""
+        moved = super()._collect(wait=wait)
+        if self._events:
+            self._flush()
+        return moved
+
     def _flush(self) -> None:
         """Send what there is to tell, in one message."""
         pulse = pulse_of(self)

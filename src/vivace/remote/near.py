@@ -40,7 +40,7 @@ from vivace.types import FRAME_S, Done, FinishReason
 log = logging.getLogger("vivace")
 
 STOP_S = 10  # how long a loop may take to stop
-MOST_CREDIT = 12  # frames a reader takes before the loop is told: a message a second, not a chunk
+MOST_CREDIT = 32  # frames a reader takes before the loop is told: not a message a chunk
 GRACE_MS = 100  # how long the last that a process has sent may take to come up
 
 

@@ -261,21 +261,22 @@ class Runner:
         slots, places, pages = send(grown, self.device)
         self.state.tables[slots, places] = pages
 
-    def begin(self, slot: int, prompt: Prompt) -> None:
+    def begin(self, slot: int, prompt: Prompt) -> bool:
         """Take a prompt, whose last row the first frame takes; the others wait for `prefill`.
 
-        Rows that another session has laid down before are copied. A slot that has spoken takes the
-        next one with an empty context; its sound goes on. A clone's reference goes through the
-        codec before the first, so that speech continues its sound.
+        Rows that another session has laid down before are copied; true if those are all. A slot
+        that has spoken takes the next one with an empty context; its sound goes on. A clone's
+        reference goes through the codec before the first, so that speech continues its sound.
         """
         self._place()
         prefix = self.prefixes.get(key_of(prompt)) if prompt.head else None
         begun = self.tokens.do(
             partial(self._begin, slot, prompt, prefix, self.pages.table(slot)[:])
         )
-        self._cold[slot] = Cold(prompt, 0 if prefix is None else prefix.rows, begun)
+        cold = self._cold[slot] = Cold(prompt, 0 if prefix is None else prefix.rows, begun)
         if prompt.ref_codes is not None and not prompt.after:
             self._refer(slot, prompt.ref_codes)
+        return not cold.left
 
     def _begin(self, slot: int, prompt: Prompt, prefix: Prefix | None, pages: list[int]) -> None:
         s, last = self.state, len(prompt.text) - 1

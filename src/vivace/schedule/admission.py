@@ -59,7 +59,7 @@ class Admission:
 
     def load(self, streams: int) -> float:
         """Share of the busier lane that so many streams need, newcomers' prompts included."""
-        prompts_s = self.pacer.costs.prompt_s / self.stay_s
+        prompts_s = self.pacer.costs.newcomer_s / self.stay_s
         pace = self.pacer.at(streams)
         return max(pace.load, pace.turn_load + streams * prompts_s)
 
@@ -93,7 +93,7 @@ class Admission:
         """From a seat to the first sound, beside so many streams."""
         pace, costs = self.pacer.at(streams), self.pacer.costs
         frames_s = (pace.first + 1) * pace.turn_s  # one that is under way, then its own
-        return costs.prompt_s + frames_s + pace.step_s + costs.voice_s(1, pace.first)
+        return costs.newcomer_s + frames_s + pace.step_s + costs.voice_s(1, pace.first)
 
     def tired(self, waited_s: float) -> bool:
         """Has a newcomer waited so long that an answer is due?"""

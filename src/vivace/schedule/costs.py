@@ -75,8 +75,9 @@ class Costs:
         self.off = {kind: learned.get(kind, 1.0) for kind in ("frame", "voice", "prefill")}
         # By which steps outlast what is said of them, in the mean.
         self.late_s = learned.get("late_s", 0.0)
+        self.cold = 1.0  # share of prompts that must be laid down: known ones cost nothing
         self.version = 0  # counts corrections worth planning anew for
-        self._planned = (*self.off.values(), self.late_s)
+        self._planned, self._planned_cold = (*self.off.values(), self.late_s), self.cold
         self._prompt = at(table.prefill, profile.prompt_rows)
         self._frame = _rising(at(table.frame, rows) for rows in range(profile.frame_rows + 1))
         self._voice = [
@@ -93,6 +94,18 @@ class Costs:
     def prompt_s(self) -> float:
         """An ordinary prompt."""
         return self._prompt * self.off["prefill"]
+
+    @property
+    def newcomer_s(self) -> float:
+        """What the prompt of a newcomer takes in the mean."""
+        return self.prompt_s * self.cold
+
+    def met(self, *, known: bool) -> None:
+        """A prompt has come, known or to be laid down."""
+        self.cold += WEIGHT * ((not known) - self.cold)
+        if abs(self.cold - self._planned_cold) > 0.1:
+            self._planned_cold = self.cold
+            self.version += 1
 
     def frame_s(self, rows: int) -> float:
         """One frame of so many rows."""

@@ -1,6 +1,7 @@
 """Runs the app: binds before the model loads, says when it is ready, drains on SIGTERM."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -113,6 +114,8 @@ def run(
     A second signal ends them at once.
     """
     warm()
+    gc.collect()
+    gc.freeze()  # what is loaded stays: collections while streams run need not look at it
     app = create_app(engine, config, draining=lambda: server.should_exit)
 
     async def patient(scope: Scope, receive: Receive, send: Send) -> None:
