@@ -39,7 +39,7 @@ def test_the_readme_has_its_example() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.name for page in PAGES])
 def test_make_targets_exist(page: Path) -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = page.read_text(encoding="utf-8")
-    named = re.findall(r"(?:^ {4}|`)make ([a-z]+)", text, re.MULTILINE)
+    named = re.findall(r"(?:^ {4}|`)make ([a-z-]+)", text, re.MULTILINE)
     assert set(named) <= targets
