@@ -75,10 +75,10 @@ def given_back(engine: Engine) -> bool:
 
 
 def test_the_same_speech_as_in_this_process(engine: Engine) -> None:
+    """Where chunks begin is the clocks' business."""
     with engine_of(host=LoopThread) as here:
         ours, theirs = say(engine, 40), say(here, 40)
         sound, expected = list(ours), list(theirs)
-    assert [c.codes[0, 0] for c in sound] == [c.codes[0, 0] for c in expected]
     for name in ("pcm", "codes"):
         parts = [np.concatenate([getattr(c, name) for c in chunks]) for chunks in (sound, expected)]
         assert np.array_equal(*parts)
