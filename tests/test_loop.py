@@ -13,7 +13,7 @@ from tests.runners import SPEC, Bytes, FakeRunner, SlowRunner
 
 from vivace.audio.onset import HOP
 from vivace.config import EngineConfig, Profile
-from vivace.errors import EngineFailure, Unavailable, Unprocessable
+from vivace.errors import EngineFailure, Overloaded, Unavailable, Unprocessable
 from vivace.loop import Cancel, Loop, More, Talking, Turn
 from vivace.schedule.costs import FREE, Costs, CostTable
 from vivace.schedule.track import Track
@@ -667,3 +667,11 @@ def test_starved_and_late_are_counted_when_a_listener_falls_silent() -> None:
     calm.open()
     calm.run()
     assert (calm.loop.counts.late, calm.loop.counts.starved) == (0, 0)
+
+
+def test_whom_nobody_listens_to_waits_where_a_live_one_is_sent_away() -> None:
+    bench = Bench(FakeRunner(lambda seed: 30), max_sessions=1, max_queue=1, slo_ttfa_s=0.0)
+    first, live, patient = bench.open(), bench.open(), bench.open(patient=True)
+    bench.run()
+    assert isinstance(done(live).error, Overloaded)
+    assert frames(drain(patient)) == frames(drain(first)) == list(range(30))

@@ -232,7 +232,9 @@ def codes_of(session: Session) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def engine() -> Engine:
-    with Engine(config=EngineConfig(device="cpu", max_sessions=4, piece_s=0.3)) as engine:
+    with Engine(
+        config=EngineConfig(device="cpu", max_sessions=4, piece_s=0.3, slo_ttfa_s=600.0)
+    ) as engine:
         yield engine
 
 
@@ -272,7 +274,9 @@ def test_a_cloned_voice_goes_on_without_its_reference_in_the_sound(
 ) -> None:
     row = read.case("base", "icl_whole").rows[0]
     request = SpeechRequest(clone=row.request.clone, text_mode=mode, sampling=GREEDY)
-    config = EngineConfig(device="cpu", max_sessions=2, max_context=512, threads=1, piece_s=0.3)
+    config = EngineConfig(
+        device="cpu", max_sessions=2, max_context=512, threads=1, piece_s=0.3, slo_ttfa_s=600.0
+    )
     loaded = model("base")
     with Engine(loaded.path, config=config, offline=True) as engine:
         alone = [codes_of(engine.say(text, request)) for text in TEXTS[:2]]

@@ -375,13 +375,14 @@ class Loop:
         now = turn.track.arrived_s = self.clock()
         self.waiting[turn.session] = turn
         self.note(now, "ready", turn.session.id, forecast_s=forecast.first_audio_s)
-        if forecast.refused:
+        if forecast.refused and not turn.session.request.patient:
             self._refuse(turn, forecast.retry_after_s)
 
     def _refuse(self, turn: Turn, retry_after_s: float) -> None:
         self.counts.refused += 1
         self.note(self.clock(), "refused", turn.session.id, retry_after_s=retry_after_s)
-        text = f"all {self.admission.most} sessions that can be served at a time are taken"
+        most, slots = self.admission.most, self.config.max_sessions
+        text = f"no room: {most} of {slots} sessions can be served at a time now"
         self._end([turn], Overloaded(text, retry_after_s=retry_after_s))
 
     @property
@@ -403,10 +404,10 @@ class Loop:
                 self.note(now, "seated", turn.session.id, slot=turn.track.slot, seated=self.seated)
                 with self._blame([turn]):
                     self.runner.open(turn.track.slot, turn.sampling, turn.seed)
+            elif turn.session.request.patient:
+                continue
             elif self.admission.tired(now - turn.track.arrived_s):
                 self._refuse(turn, self.admission.again_s(self.seated))
-            else:
-                return
 
     def _look(self, now: float) -> None:
         """Bring tracks up to date, where something outside can have changed them."""

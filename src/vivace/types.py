@@ -92,7 +92,8 @@ class SpeechRequest:
     the model). `normalize` takes out of the text what is written for the eye, such as markdown, and
     `trim` drops the silence before the speech; None does as the engine's config says. `sampling`
     None takes the checkpoint's own defaults. `guards` off lifts the cap that goes with the length
-    of the text (greedy parity runs).
+    of the text (greedy parity runs). `patient` says that nobody listens yet: it waits for room as
+    long as it takes, where a live one is sent away.
     """
 
     voice: str | None = None
@@ -104,6 +105,7 @@ class SpeechRequest:
     guards: bool = True
     trim: bool | None = None
     normalize: bool | None = None
+    patient: bool = False
 
 
 @dataclass(frozen=True, slots=True)

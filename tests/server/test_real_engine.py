@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=BOTH)
 def engine(folder: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
-    config = EngineConfig(max_sessions=8, max_queue=16, threads=1)
+    config = EngineConfig(max_sessions=8, max_queue=16, threads=1, slo_ttfa_s=600.0)
     with Engine(folder, config=config, host=BOTH[request.param]) as engine:
         yield engine
 

@@ -50,7 +50,7 @@ def main() -> None:
     if not args.checkpoint.exists():
         write_widened(args.checkpoint, embedded(), size="1.7b")
     print(f"written after {time.perf_counter() - started:.0f} s", flush=True)
-    config = EngineConfig(device=args.device, max_sessions=16, max_queue=100)
+    config = EngineConfig(device=args.device, max_sessions=16, max_queue=100, slo_ttfa_s=3600.0)
     with Engine(args.checkpoint, config=config) as engine:
         print(f"ready after {time.perf_counter() - started:.0f} s", flush=True)
         for name in ("everyday", "digits"):

@@ -120,7 +120,7 @@ def measure(engine: Engine, mode: TextMode) -> dict[str, object]:
 
 def main() -> None:
     """Both text modes as JSON."""
-    with Engine(config=EngineConfig(max_sessions=8, max_queue=1000)) as engine:
+    with Engine(config=EngineConfig(max_sessions=8, max_queue=1000, slo_ttfa_s=3600.0)) as engine:
         result = {
             "command": "python tests/voice/onset.py",
             "commit": subprocess.getoutput("git rev-parse --short HEAD"),

@@ -39,7 +39,7 @@ def judge() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[Engine]:
-    with Engine(config=EngineConfig(max_sessions=8, max_queue=1000)) as engine:
+    with Engine(config=EngineConfig(max_sessions=8, max_queue=1000, slo_ttfa_s=3600.0)) as engine:
         yield engine
 
 

@@ -5,6 +5,7 @@ import base64
 import logging
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -63,7 +64,7 @@ def _item(
         raise
     if order.output.sse:
         raise Unprocessable(f"`{name}`: a batch sends no events.", param=f"{name}.stream_format")
-    return order
+    return replace(order, request=replace(order.request, patient=True))
 
 
 class Batch:

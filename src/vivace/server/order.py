@@ -68,6 +68,7 @@ def read_order(
         find_model(model, engine.model_id, config.model_aliases)
     text = _text(fields, limits)
     _check_task(fields, engine)
+    output = _output(fields)
     request = SpeechRequest(
         voice=_voice(fields, engine, config.voice_aliases),
         language=_language(fields, engine),
@@ -76,8 +77,8 @@ def read_order(
         sampling=_sampling(fields, engine.defaults, limits),
         trim=fields.flag("trim"),
         normalize=fields.flag("normalize"),
+        patient=output.whole,
     )
-    output = _output(fields)
     _tell_unknown(fields, strict)
     return Order(text, request, output, tuple(fields.warnings))
 

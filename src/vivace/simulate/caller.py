@@ -84,7 +84,7 @@ class Caller:
     Stands in the loop where a `Session` and its outbox would.
     """
 
-    request, prompt_ids = SimpleNamespace(guards=False, trim=False), ()
+    request, prompt_ids = SimpleNamespace(guards=False, trim=False, patient=False), ()
 
     def __init__(self, id: str, call: Call, clock: Clock, buffer_s: float, until_s: float) -> None:
         self.id, self.call, self.clock, self.buffer_s = id, call, clock, buffer_s
