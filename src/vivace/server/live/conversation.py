@@ -85,9 +85,11 @@ class Conversation:
 
     def manner(self, fields: Fields) -> tuple[SpeechRequest, Output]:
         """How to speak, by fields of which none may be unknown."""
-        manner = read_manner(fields, self.stage.engine, self.stage.config, self.form)
+        request, output = read_manner(fields, self.stage.engine, self.stage.config, self.form)
         tell_unknown(fields, strict=True)
-        return manner
+        if output.sse:
+            raise Unprocessable("A socket has no server-sent events.", param="stream_format")
+        return request, output
 
     @property
     def taking(self) -> Turn[int] | None:

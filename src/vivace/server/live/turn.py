@@ -199,7 +199,8 @@ class Turn(Generic[Id]):
                 async for piece in voiced.pieces():
                     await self._send(piece, voiced.samples)
                 rest, done = await voiced.last()
-            await self._send(rest, voiced.samples)
+            if voiced.samples:  # the bytes of an empty file are no sound
+                await self._send(rest, voiced.samples)
         finally:
             voiced.close()
         return done

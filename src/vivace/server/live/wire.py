@@ -112,6 +112,8 @@ class Wire:
         """
         try:
             async with asyncio.timeout(None) as self._limit:
+                if self.link is Link.CLOSED:  # before anything was heard
+                    self._limit.reschedule(0)
                 self._touch()
                 while (message := await self._receive())["type"] != "websocket.disconnect":
                     self._touch()
