@@ -135,8 +135,7 @@ async def turns(url: str, server: psutil.Process) -> dict[str, object]:
             await talk.say("input_text.append", text="Yes, of course.")
             if dice.random() < CANCELLED:
                 cancels += 1
-                for _ in range(dice.randrange(3)):
-                    await talk.hear()
+                await asyncio.sleep(dice.uniform(0, 0.05))
                 await talk.say("response.cancel")
             else:
                 await talk.say("input_text.end")

@@ -158,7 +158,7 @@ def main(first: int, last: int, output: Path) -> None:
         met = asyncio.run(run(first, last, engine))
         stats = engine.stats()
     result = {
-        "command": f"make socket-fuzz SEEDS='{first} {last}'",
+        "command": f'make socket-fuzz SEEDS="{first} {last}"',
         "sequences": last - first,
         "sessions_held_at_the_end": stats.slots_total - stats.slots_free + stats.waiting,
         "messages": dict(sorted(met.items())),
