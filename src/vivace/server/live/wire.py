@@ -179,6 +179,7 @@ class Wire:
             self._clear.set()
         except Gone:
             self._posted.clear()
+            self._clear.set()
 
     async def _write(self, message: Message) -> None:
         try:
