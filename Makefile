@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-voice check format bench bench-client bench-formats scheduling simulate-fuzz bench-policy clean
+.PHONY: help setup serve test test-voice check format bench bench-client bench-formats scheduling simulate-fuzz bench-policy bench-live socket-fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
@@ -68,6 +68,12 @@ simulate-fuzz: $(READY) ## who runs dry in random simulated worlds? SEEDS="0 200
 
 bench-policy: $(READY) ## how long does one decision of the scheduler take?
 	@$(BIN)/python benchmarks/policy.py benchmarks/results/policy.json
+
+bench-live: $(READY) ## the socket: cancels, 1,000 turns, words at a pace; some of them with ARGS="words"
+	@$(BIN)/python benchmarks/live.py $(or $(ARGS),cancel turns words) --output benchmarks/results/live.json
+
+socket-fuzz: $(READY) ## random messages on the socket: what is always true of it? SEEDS="0 10000"
+	@$(BIN)/python -m tests.server.socket.fuzz $(SEEDS) benchmarks/results/socket-fuzz.json
 
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -119,6 +119,7 @@ class ServerConfig:
 
     heartbeat_s: float = 10.0  # an engine loop older than this counts as stuck
     stall_s: float = 120.0  # a client that reads nothing for this long is given up
+    idle_s: float = 180.0  # a socket without a message either way for this long is closed
     drain_s: int = 30  # how long streams may go on after SIGTERM
     body_s: float = 10.0  # how long a client may take to send its request
     threads: int = 0  # for encoding and long texts; 0 is as many as there are cores, up to 16

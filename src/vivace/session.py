@@ -168,6 +168,15 @@ class Session:
             )
         self._chars = chars
 
+    def flush(self) -> None:
+        """Speak all that has come without waiting for more; later text begins a new piece.
+
+        Raises as `append` does, for what it had held back.
+        """
+        with self._order:
+            if not self._ended:
+                self._send(self._intake.flush())
+
     def end(self) -> None:
         """No more text comes; speech goes on until it is spoken.
 

@@ -178,6 +178,23 @@ async def _pieces(script: Script) -> Any:
         yield piece
 
 
+async def _vivace(socket: ServerConnection, messages: list[Any], script: Script) -> None:
+    await socket.send(json.dumps({"type": "session.created"}))
+    assert (await _told(socket, messages))["type"] == "session.update"
+    await socket.send(json.dumps({"type": "session.updated"}))
+    while (await _told(socket, messages))["type"] != "input_text.end":
+        pass
+    await socket.send(json.dumps({"type": "response.created", "turn_id": 1}))
+    async for piece in _pieces(script):
+        await socket.send((1).to_bytes(4, "little") + piece)
+    done = {"type": "speech.audio.done", "finish_reason": script.headers.get("stop", "stop")}
+    if script.error:
+        done |= {"finish_reason": "error", "error": {"message": script.error}}
+    if not script.breaks:
+        await socket.send(json.dumps(done))
+    await socket.close(1000)
+
+
 async def _nari(socket: ServerConnection, messages: list[Any], script: Script) -> None:
     await socket.send(json.dumps({"type": "session.created", "protocol": "nari.speech.v1"}))
     assert (await _told(socket, messages))["type"] == "request.start"
@@ -228,6 +245,7 @@ async def _cartesia(socket: ServerConnection, messages: list[Any], script: Scrip
 
 
 _TALKS = {
+    "/v1/audio/speech/stream": _vivace,
     "/v1/audio/speech/ws": _nari,
     "/stream-input": _elevenlabs,
     "/tts/websocket": _cartesia,

@@ -91,7 +91,7 @@ async def test_something_else_than_http(fake: Fake) -> None:
     assert record.kind in {"rejected", "server_error", "protocol", "truncated"}
 
 
-@pytest.mark.parametrize("target", ["nari-ws", "elevenlabs", "cartesia"])
+@pytest.mark.parametrize("target", ["vivace", "nari-ws", "elevenlabs", "cartesia"])
 async def test_sockets_that_break_or_complain(fake: Fake, target: str) -> None:
     fake.script = Script([(0.0, PCM)], error="no such voice")
     record = judged(await exchange(Ask(target, fake.ws_url)))

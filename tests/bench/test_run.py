@@ -127,7 +127,7 @@ def test_nobody_there(tmp_path: Path) -> None:
         "--target vivace --url http://127.0.0.1 --rps 0",
         "--target vivace --url http://127.0.0.1 --rps 0.001 --duration 0.1 --warmup 0",
         "--target vivace --url http://127.0.0.1 --rps 1 --field nonsense",
-        "--target vivace --url http://127.0.0.1 --rps 1 --pace-ms 10",
+        "--target voxserve --url http://127.0.0.1 --rps 1 --pace-ms 10",
         "--target vivace --url http://127.0.0.1 --rps 1 --texts /nowhere",
         "--target vivace --url http://no-such-host.invalid --rps 9 --duration 1",
     ],

@@ -61,6 +61,19 @@ async def test_sglang_says_its_rate_in_a_header(fake: Fake) -> None:
     assert (await exchange(Ask("openai", fake.url))).rate == 44_100
 
 
+async def test_vivace_over_its_socket(fake: Fake) -> None:
+    answer = await exchange(Ask("vivace", f"{fake.ws_url}/v1", voice="ryan", fields={"seed": 7}))
+    assert heard(answer) == PCM
+    assert answer.finish == "stop"
+    (seen,) = fake.seen
+    assert seen.path == "/v1/audio/speech/stream"
+    assert seen.body == [
+        {"type": "session.update", "format": "pcm", "voice": "ryan", "seed": 7},
+        {"type": "input_text.append", "text": TEXT.text},
+        {"type": "input_text.end"},
+    ]
+
+
 async def test_nari_over_its_socket(fake: Fake) -> None:
     answer = await exchange(Ask("nari-ws", fake.url.replace("http", "ws"), voice="ryan"))
     assert answer.kind != "ok"  # that is the port for HTTP
@@ -114,7 +127,8 @@ async def test_cartesia_over_http_and_over_its_socket(fake: Fake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "field"), [("nari-ws", "text"), ("elevenlabs", "text"), ("cartesia", "transcript")]
+    ("target", "field"),
+    [("vivace", "text"), ("nari-ws", "text"), ("elevenlabs", "text"), ("cartesia", "transcript")],
 )
 async def test_words_at_a_pace_join_to_the_text(fake: Fake, target: str, field: str) -> None:
     answer = await exchange(Ask(target, fake.ws_url, paced=True), pace_s=0.002)
@@ -138,7 +152,7 @@ async def test_a_socket_that_closes_normally_has_ended_where_that_is_the_custom(
     [
         Ask("nobody", "http://localhost"),
         Ask("vivace", "localhost:8000"),
-        Ask("vivace", "ws://localhost"),
+        Ask("openai", "ws://localhost"),
         Ask("openai", "http://localhost", paced=True),
         Ask("vivace", "http://localhost:99999"),
         Ask("vivace", "http://[::1"),

@@ -149,6 +149,35 @@ class Talk:
     closes_when_done: bool = False  # a normal close without a last message is an end too
 
 
+def _vivace(ask: Ask, index: int) -> Talk:
+    """Our own socket: text as it comes, samples behind four bytes that number the turn."""
+
+    def texts(words: list[str]) -> Iterator[Fields]:
+        for word in words:
+            yield {"type": "input_text.append", "text": word}
+        yield {"type": "input_text.end"}
+
+    def hear(message: Fields | bytes) -> Heard:
+        if isinstance(message, bytes):
+            return Heard(sound=message[4:])
+        kind = message.get("type")
+        if kind == "error" or "error" in message:
+            return Heard(error=_error(message))
+        finish = str(message.get("finish_reason"))
+        return Heard(
+            ready=kind == "session.updated", done=kind == "speech.audio.done", finish=finish
+        )
+
+    return Talk(
+        f"{ask.base.removesuffix('/v1')}/v1/audio/speech/stream",
+        {"authorization": f"Bearer {ask.key}"} if ask.key else {},
+        texts,
+        hear,
+        greeting={"type": "session.update", "format": "pcm", **ask.chosen(), **ask.fields},
+        awaits=True,
+    )
+
+
 def _nari(ask: Ask, index: int) -> Talk:
     """`nari.speech.v1`: numbered appends, bare samples back."""
 
@@ -221,7 +250,12 @@ def _cartesia(ask: Ask, index: int) -> Talk:
     return Talk(ask.base + path, _cartesia_head(ask), texts, hear)
 
 
-_SOCKETS = {"nari-ws": _nari, "elevenlabs": _elevenlabs, "cartesia": _cartesia}
+_SOCKETS = {
+    "vivace": _vivace,
+    "nari-ws": _nari,
+    "elevenlabs": _elevenlabs,
+    "cartesia": _cartesia,
+}
 
 
 def socket_talk(ask: Ask, index: int) -> Talk:

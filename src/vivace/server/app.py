@@ -15,6 +15,8 @@ from vivace.config import ServerConfig
 from vivace.errors import Unprocessable, VivaceError
 from vivace.server.batch import Batch, read_batch
 from vivace.server.body import parse, read_body
+from vivace.server.live.conversation import Stage
+from vivace.server.live.routes import socket_routes
 from vivace.server.names import find_model, find_voice, models
 from vivace.server.order import CLONING_LATER, read_order
 from vivace.server.page.routes import page_routes
@@ -42,6 +44,7 @@ def create_app(
     app = Starlette(
         routes=[
             *page_routes(engine),
+            *socket_routes(Stage(engine, config, routes.workers, draining)),
             Route("/health", routes.health),
             Route("/ready", routes.ready),
             Route("/v1/models", routes.models),
@@ -77,17 +80,17 @@ class Routes:
         self._engine = engine
         self._config = config
         self._draining = draining
-        self._workers = Workers(config.threads)
+        self.workers = Workers(config.threads)
 
     async def speech(self, request: Request) -> Speaking:
         """Text in, streamed speech out."""
         order = await self._read(request, read_order)
-        return Speaking(self._engine, order, self._workers, self._config.stall_s)
+        return Speaking(self._engine, order, self.workers, self._config.stall_s)
 
     async def batch(self, request: Request) -> Batch:
         """Several texts in, all of their speech out."""
         orders = await self._read(request, read_batch)
-        return Batch(self._engine, orders, self._workers, self._config.batch_at_once)
+        return Batch(self._engine, orders, self.workers, self._config.batch_at_once)
 
     async def _read(self, request: Request, read: Read[T]) -> T:
         """What a JSON body asks for; a long one is read aside."""
@@ -96,7 +99,7 @@ class Routes:
         def work() -> T:
             return read(parse(raw), self._engine, self._config)
 
-        return await self._workers.run(work, aside=len(raw) > LONG_BODY)
+        return await self.workers.run(work, aside=len(raw) > LONG_BODY)
 
     async def health(self, request: Request) -> Response:
         """Alive: the engine's loop has turned lately."""

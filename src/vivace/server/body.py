@@ -38,20 +38,32 @@ def parse(raw: bytes) -> dict[str, object]:
     NaN, Infinity and 1e400 pass here as floats: the field they stand in refuses them by its name.
     """
     try:
-        body = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
+        text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"The body is not UTF-8 (byte {error.start}).") from None
+    return parse_object(text, "The body", '{"input": "Hello."}')
+
+
+def parse_object(
+    text: str, what: str, example: str, *, halves: str | None = None
+) -> dict[str, object]:
+    """One JSON object; anything else is an InvalidRequest that says `what` it is and shows one.
+
+    The field named by `halves` may hold half a surrogate pair: its other half may be still to come.
+    """
+    try:
+        body = json.loads(text, object_pairs_hook=_unique)
     except RecursionError:
-        raise InvalidRequest("The body is nested too deeply.") from None
+        raise InvalidRequest(f"{what} is nested too deeply.") from None
     except json.JSONDecodeError as error:
-        raise InvalidRequest(f"The body is not JSON: {error}.") from None
+        raise InvalidRequest(f"{what} is not JSON: {error}.") from None
     except ValueError:
-        raise InvalidRequest("The body holds a number of thousands of digits.") from None
+        raise InvalidRequest(f"{what} holds a number of thousands of digits.") from None
     if not isinstance(body, dict):
-        raise InvalidRequest('The body must be a JSON object, such as {"input": "Hello."}.')
+        raise InvalidRequest(f"{what} must be a JSON object, such as {example}.")
     for name, value in body.items():
-        for text in _strings([name, value]):
-            check_text(text, name)
+        for string in _strings([name] if name == halves else [name, value]):
+            check_text(string, name)
     return body
 
 

@@ -78,6 +78,13 @@ class Fields:
             raise Unprocessable(f"`{name}` and `{alias}` disagree: send one.", param=alias)
         return first if second is None else second
 
+    def rename(self, alias: str, name: str) -> None:
+        """Let `alias` stand for `name`, which must not be there as well."""
+        if alias in self._left:
+            if name in self._left:
+                raise Unprocessable(f"`{name}` and `{alias}` are the same: send one.", param=alias)
+            self._left[name] = self._left.pop(alias)
+
     def refuse(self, name: str, why: str) -> None:
         """Refuse the request if the field is there at all."""
         if self.take(name) is not None:

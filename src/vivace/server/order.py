@@ -62,13 +62,26 @@ def read_order(
     Raises:
         InvalidRequest: And its children; `param` names the field at fault.
     """
-    fields, limits = Fields(body), config.limits
-    model = fields.text("model")
+    fields = Fields(body)
+    text = _text(fields, config.limits)
+    request, output = read_manner(fields, engine, config)
+    tell_unknown(fields, strict)
+    return Order(text, request, output, tuple(fields.warnings))
+
+
+def read_manner(
+    fields: Fields, engine: "Engine", config: ServerConfig, form: str = DEFAULT_FORMAT
+) -> tuple[SpeechRequest, Output]:
+    """How to say it and in which shape, `form` if the fields name none.
+
+    Raises:
+        InvalidRequest: And its children; `param` names the field at fault.
+    """
+    limits, model = config.limits, fields.text("model")
     if model is not None:
         find_model(model, engine.model_id, config.model_aliases)
-    text = _text(fields, limits)
     _check_task(fields, engine)
-    output = _output(fields)
+    output = _output(fields, form)
     request = SpeechRequest(
         voice=_voice(fields, engine, config.voice_aliases),
         language=_language(fields, engine),
@@ -79,11 +92,11 @@ def read_order(
         normalize=fields.flag("normalize"),
         patient=output.whole,
     )
-    _tell_unknown(fields, strict)
-    return Order(text, request, output, tuple(fields.warnings))
+    return request, output
 
 
-def _tell_unknown(fields: Fields, strict: bool) -> None:
+def tell_unknown(fields: Fields, strict: bool) -> None:
+    """Warn of fields that nobody has taken, or refuse them."""
     unknown = fields.unknown()
     names = ", ".join(name[:40] or "(empty)" for name in unknown[:10])
     if unknown and strict:
@@ -206,9 +219,9 @@ def _sampling(fields: Fields, defaults: Sampling, limits: Limits) -> Sampling:
     return sampling
 
 
-def _output(fields: Fields) -> Output:
+def _output(fields: Fields, default: str) -> Output:
     """The response's shape. Everything streams unless `stream` is false."""
-    form = FORMATS[fields.choice("response_format", FORMATS) or DEFAULT_FORMAT]
+    form = FORMATS[fields.choice("response_format", FORMATS) or default]
     events = fields.choice("stream_format", ("audio", "sse")) == "sse"
     stream = fields.flag("stream")
     if events and stream is False:

@@ -5,20 +5,24 @@ import gc
 import logging
 import signal
 import socket
+from asyncio.transports import BaseTransport
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import h11
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn._types import ASGIReceiveEvent
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from vivace.audio.encode import warm
 from vivace.config import ServerConfig
 from vivace.errors import InvalidRequest
 from vivace.server.app import create_app
+from vivace.server.live.wire import DRAIN
 from vivace.server.replies import unreadable
 
 if TYPE_CHECKING:
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BACKLOG = 2048  # connections that wait to be taken
+SOCKET_BUFFER = 1 << 18  # bytes on their way: some 5 s of samples, all that a barge-in finds sent
+PING_S = 20.0  # between two pings on a socket
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -71,6 +77,28 @@ class Protocol(H11Protocol):
         self.transport.close()
 
 
+class Socket(WebSocketsSansIOProtocol):
+    """uvicorn's WebSocket, for turns that are finished and clients that do not read."""
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Bound what the system holds: sound that a cancel cannot call back."""
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER)
+
+    def shutdown(self) -> None:
+        """Tell the app, which closes the socket once its turns are over."""
+        if self.handshake_complete and not self.close_sent:
+            self.queue.put_nowait(cast(ASGIReceiveEvent, {"type": DRAIN}))
+        else:
+            super().shutdown()
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        """A client that does not read would keep its connection for ever."""
+        super().on_task_complete(task)
+        self.loop.call_later(self.close_timeout + 1, self.transport.abort)
+
+
 class Server(uvicorn.Server):
     """uvicorn, with a word when the port is open."""
 
@@ -84,7 +112,11 @@ class Server(uvicorn.Server):
                 # httptools drops the body of a request that offers an upgrade (Java's client does),
                 # and sends HTTP/1.0 clients chunks.
                 http=Protocol,
-                ws="none",
+                ws=Socket,
+                ws_max_size=config.limits.body_bytes,
+                ws_ping_interval=PING_S,
+                ws_ping_timeout=config.stall_s,  # who reads slowly sees a ping late
+                ws_per_message_deflate=False,  # sound does not shrink, and small texts wait for it
                 server_header=False,
                 timeout_graceful_shutdown=config.drain_s,
             )

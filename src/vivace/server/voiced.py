@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from vivace.audio.encode import Pipeline
 from vivace.errors import EngineFailure, Unavailable
-from vivace.server.order import Order
+from vivace.server.order import Order, Output
 from vivace.server.workers import Workers
 from vivace.types import Done, FinishReason
 
@@ -18,23 +18,25 @@ LONG_TEXT = 2_000  # characters that are cleaned and tokenised in about 3 ms
 
 
 class Voiced:
-    """An order being spoken. Close it on any way out, or its session goes on."""
+    """A session being spoken. Close it on any way out, or it goes on."""
 
     def __init__(
-        self, order: Order, session: "Session", pipeline: Pipeline, workers: Workers
+        self, output: Output, session: "Session", pipeline: Pipeline, workers: Workers
     ) -> None:
         self.session, self.samples = session, 0
         self.first_s: float | None = None  # when the first sound was there, on perf_counter
-        self._order, self._pipeline, self._workers = order, pipeline, workers
+        self._output, self._pipeline, self._workers = output, pipeline, workers
 
     @classmethod
     async def open(cls, engine: "Engine", order: Order, workers: Workers) -> Self:
-        """Open the session; its first frames are made while the encoder is set up.
+        """Open the session of an order. Raises what `Engine.say` raises."""
+        long = len(order.text) > LONG_TEXT
+        session = await workers.run(engine.say, order.text, order.request, aside=long)
+        return await cls.around(session, order.output, workers)
 
-        Raises what `Engine.say` raises.
-        """
-        text, output = order.text, order.output
-        session = await workers.run(engine.say, text, order.request, aside=len(text) > LONG_TEXT)
+    @classmethod
+    async def around(cls, session: "Session", output: Output, workers: Workers) -> Self:
+        """Take over an open session; its first frames are made while the encoder is set up."""
         try:
             pipeline = await workers.run(
                 Pipeline, output.format, output.rate, output.speed, aside=not output.light
@@ -42,7 +44,7 @@ class Voiced:
         except BaseException:
             session.cancel()
             raise
-        return cls(order, session, pipeline, workers)
+        return cls(output, session, pipeline, workers)
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Bytes as their sound is made, none of them empty; `last` has the rest."""
@@ -70,7 +72,7 @@ class Voiced:
         self._pipeline.close()
 
     async def _run(self, work: Callable[..., bytes], *args: object) -> bytes:
-        return await self._workers.run(work, *args, aside=not self._order.output.light)
+        return await self._workers.run(work, *args, aside=not self._output.light)
 
 
 def _well(session: "Session") -> Done:

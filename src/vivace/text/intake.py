@@ -66,6 +66,13 @@ class Intake:
         """The rest. Raises as `feed` does."""
         return self._words(self._parts(self._cleaner.finish(), end=True))
 
+    def flush(self) -> list[Words]:
+        """The rest of what has come; what comes next begins a new piece. Raises as `feed` does."""
+        words = self.finish()
+        self._cleaner = Cleaner()
+        self._normalizer = None if self._normalizer is None else Normalizer()
+        return words
+
     def _parts(self, text: str, *, end: bool) -> list[Part]:
         if self._normalizer is not None:
             text = self._normalizer.feed(text) + (self._normalizer.finish() if end else "")

@@ -1,0 +1,1 @@
+"""Sockets on which text comes while it is being spoken."""
