@@ -17,7 +17,7 @@ from vivace.errors import InvalidRequest, Unprocessable, VivaceError, outcome
 from vivace.server.contexts import Contexts, converse, turn
 from vivace.server.fields import Fields
 from vivace.server.live.turn import Ending, Turn
-from vivace.server.live.wire import Gone, Patience, Wire, encode
+from vivace.server.live.wire import Patience, Wire, encode
 from vivace.server.names import language_code
 from vivace.server.order import Order, Output
 from vivace.server.replies import as_json, error_object
@@ -240,28 +240,25 @@ class Socket:
         """Serve one connection."""
         config = self._edge.config
         wire = Wire(receive, send, Patience(config.idle_s, config.stall_s))
-        try:
-            await wire.accept()
-        except Gone:
-            return
-        await _Conversation(self._edge, wire).run()
+        await converse(_Talk(self._edge, wire))
 
 
-class _Conversation:
+class _Talk:
     """One connection."""
+
+    example = '{"context_id": "1", "transcript": "Hello. ", "continue": false}'
+    halves = "transcript"
 
     def __init__(self, edge: Edge, wire: Wire) -> None:
         self.edge, self.wire = edge, wire
         self.contexts: Contexts[_Context] = Contexts(wire)
-        self._id: str | None = None  # of the message that is being read
 
-    async def run(self) -> None:
-        """Hear it to its end."""
-        example = '{"context_id": "1", "transcript": "Hello. ", "continue": false}'
-        await converse(self.wire, self.contexts, self._take, self._fault, example, "transcript")
+    def name(self, fields: Fields) -> str:
+        """A text without a name is one of its own."""
+        return fields.text("context_id") or uuid.uuid4().hex
 
-    async def _take(self, fields: Fields) -> None:
-        self._id = id = fields.text("context_id") or uuid.uuid4().hex
+    async def take(self, id: str, fields: Fields) -> None:
+        """Text, or the end of a context."""
         context = self.contexts.find(id)
         if fields.flag("cancel"):
             return context.stop() if context else None
@@ -277,18 +274,16 @@ class _Conversation:
         elif flush:
             await context.flush()
 
-    def _fault(self, error: VivaceError) -> None:
-        self.refuse(error, self._id)
-
     def refuse(self, error: BaseException, id: str | None) -> None:
-        """Say what was wrong with a message, without waiting."""
+        """Say what was wrong with a message, without waiting; it is the end of its context."""
+        self.contexts.remove(id or "")
         self.wire.post(encode(broken(error) | {"context_id": id}))
 
 
 class _Context:
     """One text that comes piece by piece; each flush ends a turn, and the next one follows it."""
 
-    def __init__(self, id: str, talk: _Conversation, order: Order) -> None:
+    def __init__(self, id: str, talk: _Talk, order: Order) -> None:
         self._id, self._talk, self._order = id, talk, order
         self._turns = [turn(talk.edge, 1, order, self)]  # those that are not over
         self._then_s = time.perf_counter()
@@ -321,7 +316,6 @@ class _Context:
 
     def stop(self) -> None:
         """The same at the client's wish, who hears that it is done."""
-        self.cancel()
         self._talk.contexts.remove(self._id)
         self._talk.wire.post(encode(finished() | {"context_id": self._id}))
 
@@ -343,8 +337,6 @@ class _Context:
             await self._say(flushed(turn.id))
             return
         self._talk.contexts.remove(self._id)
-        for one in reversed(self._turns):
-            one.cancel()
         await self._say(finished() if ending.error is None else broken(ending.error))
 
     async def _say(self, message: dict[str, object]) -> None:

@@ -1,7 +1,7 @@
 """A vendor's socket: its contexts, each a text that is spoken while it comes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -61,8 +61,9 @@ class Contexts(Generic[C]):
         return context
 
     def remove(self, id: str) -> None:
-        """One is over."""
-        self._open.pop(id, None)
+        """One is over, or stops here; it may be gone already."""
+        if context := self._open.pop(id, None):
+            context.cancel()
         if self._leaving is not None and not self._open:
             self._wire.finish(self._leaving, "all is said")
 
@@ -83,32 +84,47 @@ class Contexts(Generic[C]):
         self._open.clear()
 
 
-async def converse(
-    wire: Wire,
-    contexts: Contexts[C],
-    take: Callable[[Fields], Awaitable[None]],
-    fault: Callable[[VivaceError], None],
-    example: str,
-    halves: str,
-) -> None:
-    """Hear every message until the socket closes; `fault` tells of one that was not taken.
+class Dialect(Protocol[C]):
+    """One vendor's messages on one socket."""
 
-    The field named by `halves` is text, which may be cut anywhere.
-    """
+    wire: Wire
+    contexts: Contexts[C]
+    example: str  # of a message
+    halves: str  # the field that is text, which may be cut anywhere
+
+    def name(self, fields: Fields) -> str:
+        """Which context a message is for."""
+        ...
+
+    async def take(self, id: str, fields: Fields) -> None:
+        """Do what a message says. Raises VivaceError if it cannot be done."""
+        ...
+
+    def refuse(self, error: VivaceError, id: str | None) -> None:
+        """Say what was wrong, without waiting; it is the end of the context, if there is one."""
+        ...
+
+
+async def converse(dialect: Dialect[C]) -> None:
+    """Accept the socket and hear every message until it closes; no session outlives it."""
+    wire, contexts = dialect.wire, dialect.contexts
 
     async def hear(raw: str | bytes) -> None:
+        id = None
         try:
             text = raw if isinstance(raw, str) else raw.decode("utf-8", "replace")
-            await take(Fields(parse_object(text, "A message", example, halves=halves)))
+            fields = Fields(parse_object(text, "A message", dialect.example, halves=dialect.halves))
+            id = dialect.name(fields)
+            await dialect.take(id, fields)
         except VivaceError as error:
-            fault(error)
+            dialect.refuse(error, id)
 
-    try:
-        await wire.serve(hear, partial(contexts.leave, Event.DRAINED))
-    except Gone:
-        pass
-    finally:
-        contexts.cancel()
+    with suppress(Gone):
+        await wire.accept()
+        try:
+            await wire.serve(hear, partial(contexts.leave, Event.DRAINED))
+        finally:
+            contexts.cancel()
 
 
 def turn(

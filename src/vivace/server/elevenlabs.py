@@ -17,7 +17,7 @@ from vivace.errors import InvalidRequest, Unprocessable, VivaceError, outcome
 from vivace.server.contexts import Contexts, converse, turn
 from vivace.server.fields import Fields
 from vivace.server.live.turn import Ending, Turn
-from vivace.server.live.wire import Event, Gone, Patience, Wire, encode
+from vivace.server.live.wire import Event, Patience, Wire, encode
 from vivace.server.names import language_code
 from vivace.server.order import Order, Output
 from vivace.server.replies import error_object
@@ -169,39 +169,36 @@ class Socket:
         """Serve one connection."""
         config, about = self._edge.config, WebSocket(scope, receive, send)
         wire = Wire(receive, send, Patience(config.idle_s, config.stall_s))
-        try:
-            await wire.accept()
-        except Gone:
-            return
-        talk = _Conversation(self._edge, wire, about, self._many)
-        await talk.run()
+        await converse(_Talk(self._edge, wire, about, self._many))
 
 
-class _Conversation:
-    """One connection. Without `many` its one context is called "" and its end is the socket's."""
+class _Talk:
+    """One connection. Without `many` its one context is called "" and its end is the socket's.
+
+    What is wrong with its address is told when there is text.
+    """
+
+    example, halves = '{"text": "Hello. "}', "text"
 
     def __init__(self, edge: Edge, wire: Wire, about: WebSocket, many: bool) -> None:
         self.edge, self.wire, self.many = edge, wire, many
         self.contexts: Contexts[_Context] = Contexts(wire)
         self._query, self._voice = about.query_params, about.path_params["voice"]
-        self._id: str | None = None  # of the message that is being read
 
-    async def run(self) -> None:
-        """Hear it to its end. What is wrong with its address is told when there is text."""
-        await converse(
-            self.wire, self.contexts, self._take, self._fault, '{"text": "Hello. "}', "text"
-        )
+    def name(self, fields: Fields) -> str:
+        """Contexts have names only where there are many."""
+        return (fields.text("context_id") or "default") if self.many else ""
 
-    async def _take(self, fields: Fields) -> None:
-        self._id = (fields.text("context_id") or "default") if self.many else ""
+    async def take(self, id: str, fields: Fields) -> None:
+        """Text, or an end of one kind or another."""
         text, flush = fields.text("text") or "", fields.flag("flush")
         if fields.flag("close_socket"):
             return self.contexts.leave()
-        context = self.contexts.find(self._id)
+        context = self.contexts.find(id)
         if fields.flag("close_context"):
             return await context.close() if context else None
         if context is None and (text or not self.many):
-            context = self._begin(self._id, fields)
+            context = self._begin(id, fields)
         if context is not None:
             await context.hear(text, flush=bool(flush), last=not (text or self.many))
 
@@ -221,14 +218,12 @@ class _Conversation:
         output = sound_of(query.get("output_format"))
         return self.edge.manner(_wanted(Fields(said | fields.left()), self._voice, output))
 
-    def _fault(self, error: VivaceError) -> None:
-        self.refuse(error, self._id)
+    def refuse(self, error: VivaceError, id: str | None) -> None:
+        """Say what was wrong with a message, without waiting; it is the end of its context."""
+        self.contexts.remove(id or "")
+        self.wire.post(encode({"isFinal": True} | _broken(error) | _named(id)))
         if not self.many:
             self.wire.fail(error)
-
-    def refuse(self, error: VivaceError, id: str | None) -> None:
-        """Say what was wrong with a message, without waiting."""
-        self.wire.post(encode(_broken(error) | _named(id)))
 
 
 def _named(id: str | None) -> dict[str, object]:
@@ -248,7 +243,7 @@ def _broken(error: BaseException) -> dict[str, object]:
 class _Context:
     """One text that comes piece by piece, and where its sound goes."""
 
-    def __init__(self, id: str, talk: _Conversation, order: Order) -> None:
+    def __init__(self, id: str, talk: _Talk, order: Order) -> None:
         self._id, self._talk = id, talk
         self._turn = turn(talk.edge, 1, order, self)
 
@@ -269,9 +264,8 @@ class _Context:
         """Speak what there is; closed again, as clients do that are interrupted, stop at once."""
         if not self._turn.ended:
             return await self._turn.end()
-        self._talk.wire.post(encode({"isFinal": True} | _named(self._id)))
-        self.cancel()
         self._talk.contexts.remove(self._id)
+        self._talk.wire.post(encode({"isFinal": True} | _named(self._id)))
 
     async def end(self) -> None:
         """No more text comes."""
