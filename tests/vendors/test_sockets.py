@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.fakes import FakeEngine, FakeSession, Play
+from tests.server.live import serving
 from tests.vendors.conftest import Places
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
@@ -18,6 +19,7 @@ from vivace.errors import Overloaded, VivaceError
 from vivace.server.contexts import MOST_CONTEXTS
 
 FRAME = 3840  # bytes of a chunk
+MULTI = "/v1/text-to-speech/ryan/multi-stream-input?output_format=pcm_24000"
 Message = dict[str, Any]
 
 
@@ -59,7 +61,7 @@ def single(places: Places, query: str = "output_format=pcm_24000") -> Any:
 
 
 def multi(places: Places, query: str = "output_format=pcm_24000") -> Any:
-    return line(places, f"/v1/text-to-speech/ryan/multi-stream-input?{query}")
+    return line(places, f"{MULTI.split('?', maxsplit=1)[0]}?{query}")
 
 
 def cartesia(places: Places) -> Any:
@@ -364,12 +366,35 @@ async def test_cartesia_refuses_a_context_and_keeps_the_socket(
 
 
 async def test_a_context_that_breaks_off(places: Places, engine: FakeEngine) -> None:
-    engine.play = Play(fault_at=1, fault=VivaceError("the card is gone"))
+    engine.play = Play(fault_at=1, open_gates=1, fault=VivaceError("the card is gone"))
     async with cartesia(places) as talk:
         await ask(talk, "One. ", True, flush=True)
+        assert (await talk.hear())["type"] == "chunk"
         await ask(talk, "Two.", False)
+        await talk.socket.send("no JSON")
+        assert (await talk.hear())["context_id"] is None  # by now it has heard the second text
+        (await session_of(engine)).allow(1)
         *_, last = await talk.hear_until(done)
         assert (last["type"], last["status_code"]) == ("error", 500)
         engine.play = Play()
         await ask(talk, "Anew.", False, context_id="b")
         assert (await talk.hear_until(done))[-1]["context_id"] == "b"
+
+
+@pytest.mark.parametrize("vendor", ["elevenlabs", "cartesia"])
+async def test_a_server_that_goes_down_lets_contexts_end(vendor: str) -> None:
+    engine = FakeEngine()
+    engine.play = Play(chunks=3, open_gates=1)
+    paths = {"cartesia": "/tts/websocket", "elevenlabs": MULTI}
+    with serving(engine) as live:
+        async with connect(live.url.replace("http", "ws", 1) + paths[vendor]) as socket:
+            talk, field = Line(socket), "data" if vendor == "cartesia" else "audio"
+            await talk.say(text="Hello. ", **({"transcript": "Hello. ", "continue": True} | ASK))
+            first = await talk.hear()
+            live.server.should_exit = True
+            session = await session_of(engine)
+            await until(lambda: session.ended)
+            session.allow(2)
+            rest = await talk.hear_until(lambda m: m.get("done") or m.get("isFinal"))
+            assert len(sound([first, *rest], field)) == 3 * FRAME
+            assert await talk.closed() == 1012

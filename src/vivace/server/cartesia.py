@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from vivace.audio.encode import ANY_RATE, PACKINGS, Format, bare, in_wav, lossy_at
 from vivace.errors import InvalidRequest, Unprocessable, VivaceError, outcome
-from vivace.server.contexts import Contexts, converse, turn
+from vivace.server.contexts import Contexts, converse, told, turn
 from vivace.server.fields import Fields
 from vivace.server.live.turn import Ending, Turn
 from vivace.server.live.wire import Patience, Wire, encode
@@ -332,12 +332,13 @@ class _Context:
 
     async def over(self, turn: Turn[int], ending: Ending) -> None:
         """The end of one turn; the last one's, or a bad one, is that of the context."""
-        self._turns.remove(turn)
-        if ending.error is None and self._turns:
+        told(turn, ending.reason)
+        if ending.error is None and turn is not self._turns[-1]:
             await self._say(flushed(turn.id))
+            self._turns.remove(turn)
             return
-        self._talk.contexts.remove(self._id)
         await self._say(finished() if ending.error is None else broken(ending.error))
+        self._talk.contexts.remove(self._id)
 
     async def _say(self, message: dict[str, object]) -> None:
         await self._talk.wire.send(encode(message | {"context_id": self._id}))

@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 from vivace.audio.encode import FORMATS, Format, lossy_at
 from vivace.config import ServerConfig
 from vivace.errors import InvalidRequest, Unprocessable, VivaceError, outcome
-from vivace.server.contexts import Contexts, converse, turn
+from vivace.server.contexts import Contexts, converse, told, turn
 from vivace.server.fields import Fields
 from vivace.server.live.turn import Ending, Turn
 from vivace.server.live.wire import Event, Patience, Wire, encode
@@ -287,6 +287,7 @@ class _Context:
 
     async def over(self, turn: Turn[int], ending: Ending) -> None:
         """The end; a single context takes its socket with it."""
+        told(turn, ending.reason)
         wire, error = self._talk.wire, ending.error
         broken = {} if error is None else _broken(error)
         await wire.send(encode({"audio": None, "isFinal": True} | broken | _named(self._id)))
