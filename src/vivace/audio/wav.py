@@ -1,4 +1,4 @@
-"""Samples as signed 16-bit integers, and the WAV header before them."""
+"""Samples as little-endian integers or floats, and the WAV header before them."""
 
 import struct
 from dataclasses import dataclass

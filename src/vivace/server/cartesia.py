@@ -69,7 +69,6 @@ class _Routes:
 
     def _speech(self, fields: Fields) -> Speaking:
         edge, text = self._edge, fields.text("transcript")
-        fields.take("save")  # there is no place where speech is kept
         order = edge.order(wanted(fields), text)
         return Speaking(edge.engine, order, edge.workers, edge.config.stall_s)
 

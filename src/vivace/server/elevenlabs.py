@@ -22,7 +22,7 @@ from vivace.server.names import language_code
 from vivace.server.order import Order, Output
 from vivace.server.replies import error_object
 from vivace.server.speaking import Speaking
-from vivace.server.vendors import Edge, Wanted, inner, no_cloning, no_times
+from vivace.server.vendors import Edge, Wanted, inner, no_cloning
 from vivace.types import Voice
 
 if TYPE_CHECKING:
@@ -101,19 +101,22 @@ class _Routes:
 
     async def speech(self, request: Request) -> Speaking:
         """A whole text in, streamed speech out, with `/stream` and without."""
+        edge, voice = self._edge, request.path_params["voice"]
         output = sound_of(request.query_params.get("output_format"))
 
-        def read(fields: Fields) -> Speaking:
-            text = fields.text("text")
-            order = edge.order(_wanted(fields, request.path_params["voice"], output), text)
-            return Speaking(edge.engine, order, edge.workers, edge.config.stall_s)
+        def read(fields: Fields) -> Order:
+            text = fields.text("text")  # what is left after it is not understood
+            return edge.order(_wanted(fields, voice, output), text)
 
-        edge = self._edge
-        return await edge.read(request, read)
+        order = await edge.read(request, read)
+        return Speaking(edge.engine, order, edge.workers, edge.config.stall_s)
 
     async def times(self, request: Request) -> Response:
         """Speech with the times of its characters."""
-        raise no_times()
+        raise Unprocessable(
+            "There are no times of characters here: use the route without them.",
+            code="not_supported_yet",
+        )
 
     async def voices(self, request: Request) -> Response:
         """The checkpoint's voices, in the first version's shape and the second's."""

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+SLICE = 1 << 16  # bytes of a whole file in one go: a client that reads nothing is noticed
+
 
 class Events(Protocol):
     """How server-sent events look; the module `sse` is OpenAI's way."""
@@ -38,9 +40,6 @@ class Events(Protocol):
     def fault(self, error: BaseException) -> bytes:
         """The end of speech that broke off."""
         ...
-
-
-SLICE = 1 << 16  # bytes of a whole file in one go: a client that reads nothing is noticed
 
 
 class Speaking:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TypeVar
 
 from starlette.requests import Request
 
@@ -16,16 +16,12 @@ from vivace.server.names import find_voice
 from vivace.server.order import CLONING_LATER, Order, Output, read_manner, read_order
 from vivace.types import Voice
 
-if TYPE_CHECKING:
-    pass
-
 T = TypeVar("T")
 
 # How the vendors name their own voices: 20 letters and figures, or a UUID.
 _VENDORS_VOICE = re.compile(
     r"[a-z0-9]{20}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE
 )
-TIMES_LATER: Final = "there are no times of characters and words here."
 
 
 class Edge(Stage):
@@ -107,11 +103,6 @@ def called(names: Mapping[str, str]) -> Iterator[None]:
             error.message = error.message.replace(f"`{error.param}`", f"`{theirs}`")
             error.param = theirs
         raise
-
-
-def no_times() -> Unprocessable:
-    """The refusal of routes and fields that ask when each character is heard."""
-    return Unprocessable(TIMES_LATER.capitalize(), code="not_supported_yet")
 
 
 async def no_cloning(request: Request) -> None:
