@@ -3,7 +3,7 @@
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -64,11 +64,18 @@ def sound(index: int) -> Chunk:
 
 
 class FakeSession:
-    """Makes chunks when read, one at a time, each behind its gate if the play has gates."""
+    """Makes chunks when read, one at a time, each behind its gate if the play has gates.
 
-    def __init__(self, text: str, request: SpeechRequest, play: Play) -> None:
+    The first of them waits for something to say, the end for the end of the text.
+    """
+
+    def __init__(
+        self, text: str, request: SpeechRequest, play: Play, *, ended: bool = True
+    ) -> None:
         self.text = text
         self.request = request
+        self.ended, self.flushes = ended, 0
+        self.skipped: list[str] = []
         self.play = play
         self.made = 0
         self.done: Done | None = None
@@ -81,6 +88,17 @@ class FakeSession:
     def allow(self, chunks: int) -> None:
         """Open the gate for some more chunks, from any thread."""
         self._allowed += chunks
+        self._wake()
+
+    def append(self, text: str) -> None:
+        self.text += text
+        self._wake()
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+    def end(self) -> None:
+        self.ended = True
         self._wake()
 
     def cancel(self) -> None:
@@ -98,12 +116,9 @@ class FakeSession:
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         self._loop = asyncio.get_running_loop()
-        for index in range(self.play.chunks):
-            while self._allowed <= index and self.done is None:
-                self._poke.clear()
-                self.waiting.set()
-                await self._poke.wait()
-                self.waiting.clear()
+        await self._until(lambda: self.ended or bool(self.text.strip()))
+        for index in range(self.play.chunks if self.text.strip() else 0):
+            await self._until(lambda index=index: self._allowed > index)
             if self.done is not None:
                 return
             if index == self.play.fault_at:
@@ -111,8 +126,17 @@ class FakeSession:
                 raise self.play.fault
             self.made += 1
             yield sound(index)
+        await self._until(lambda: self.ended)
         if self.done is None:
-            self._finish(self.play.reason)
+            self._finish(self.play.reason if self.text.strip() else FinishReason.NO_AUDIO)
+
+    async def _until(self, true: Callable[[], bool]) -> None:
+        """Wait until it is, or the session is done."""
+        while not true() and self.done is None:
+            self._poke.clear()
+            self.waiting.set()
+            await self._poke.wait()
+            self.waiting.clear()
 
 
 class FakeEngine:
@@ -135,9 +159,15 @@ class FakeEngine:
         self.sessions: queue.SimpleQueue[FakeSession] = queue.SimpleQueue()
 
     def say(self, text: str, request: SpeechRequest) -> FakeSession:
+        return self._session(text, request, ended=True)
+
+    def open(self, request: SpeechRequest) -> FakeSession:
+        return self._session("", request, ended=False)
+
+    def _session(self, text: str, request: SpeechRequest, *, ended: bool) -> FakeSession:
         if self.play.refusal is not None:
             raise self.play.refusal
-        session = FakeSession(text, request, self.play)
+        session = FakeSession(text, request, self.play, ended=ended)
         self.sessions.put(session)
         return session
 

@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import wave
@@ -14,6 +15,7 @@ import httpx
 import numpy as np
 import numpy.typing as npt
 import pytest
+import trustme
 
 from vivace import cli, doctor
 from vivace.audio.wav import to_s16le
@@ -362,6 +364,29 @@ def test_an_alias_names_a_voice(run: Run) -> None:
     status, _, err = run("serve", "--port", "0", "--voice-alias", "nova")
     assert status == 2
     assert "NAME=VOICE" in one_line(err)
+
+
+def test_serve_with_a_certificate(home: Path, tmp_path: Path) -> None:
+    authority, pair = trustme.CA(), tmp_path / "pair.pem"
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(pair)
+    trust = ssl.create_default_context()
+    authority.configure_trust(trust)
+    command = [sys.executable, "-m", "vivace", "serve", "--port", "0", "--in-process"]
+    with subprocess.Popen(
+        [*command, "--tls-cert", str(pair)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        url = process.stdout.readline().removeprefix("vivace is ready on ").strip()
+        assert url.startswith("https://")
+        assert httpx.get(f"{url}/ready", verify=trust, timeout=60).status_code == 200
+        process.terminate()
+        assert process.wait(timeout=30) == 0
+
+
+def test_a_key_needs_its_certificate(run: Run) -> None:
+    status, _, err = run("serve", "--port", "0", "--tls-key", "key.pem")
+    assert status == 2
+    assert "--tls-cert" in one_line(err)
 
 
 def test_doctor_looks_at_everything(run: Run) -> None:

@@ -55,6 +55,12 @@ Normalize = Annotated[
     typer.Option("--normalize/--no-normalize", help="Take markdown, emoji and tags out of texts."),
 ]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
+TlsCert = Annotated[
+    Path | None, typer.Option(help="Serve https and wss with this certificate (PEM).")
+]
+TlsKey = Annotated[
+    Path | None, typer.Option(help="Its private key, unless the certificate's file holds it.")
+]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is a free one.")]
 
 
@@ -204,6 +210,8 @@ def serve(
     offline: Offline = False,
     host: Host = "127.0.0.1",
     port: Port = 8000,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
     max_sessions: Annotated[
@@ -238,10 +246,14 @@ def serve(
     ] = [],  # noqa: B006
 ) -> None:
     """Serve speech over HTTP."""
-    from vivace.server.serve import address_of, bind, run
+    from vivace.server.serve import address_of, bind, check_tls, run
 
+    check_tls(tls_cert, tls_key)
     edge = ServerConfig(
-        model_aliases=tuple(model_alias), voice_aliases=dict(map(_alias, voice_alias))
+        model_aliases=tuple(model_alias),
+        voice_aliases=dict(map(_alias, voice_alias)),
+        tls_cert=tls_cert,
+        tls_key=tls_key,
     )
     sock = bind(host, port)
     from vivace.engine import Engine
@@ -271,7 +283,7 @@ def serve(
         offline=offline,
         host=LoopThread if in_process else LoopProcess,
     ) as engine:
-        run(engine, edge, sock, lambda: _announce(address_of(sock)))
+        run(engine, edge, sock, lambda: _announce(address_of(sock, tls=tls_cert is not None)))
 
 
 def _alias(text: str) -> tuple[str, str]:

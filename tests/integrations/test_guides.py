@@ -21,6 +21,12 @@ from tests.fakes import FakeEngine
 from tests.server.live import serving
 
 GUIDES = Path(__file__).parents[2] / "docs" / "integrations"
+BY_CLIENTS = {
+    "elevenlabs.md": "elevenlabs.client",
+    "cartesia.md": "cartesia",
+    "livekit.md": "livekit.agents",
+    "pipecat.md": "pipecat.services",
+}  # what tests/vendors runs where the package is there
 FRAME_BYTES = 3840
 TEXT = "The washing machine is done."
 
@@ -51,6 +57,7 @@ def here(address: str, url: str) -> str:
 RUNNABLE = [
     (guide.name, language, number, block)
     for guide in sorted(GUIDES.glob("*.md"))
+    if guide.name not in BY_CLIENTS
     for language in ("bash", "python")
     for number, block in enumerate(blocks(guide.name, language), 1)
 ]
@@ -107,7 +114,9 @@ def test_the_error_in_the_guide(url: str, tmp_path: Path) -> None:
 
 def test_every_guide_is_tested() -> None:
     replayed = {"open-webui.md", "sillytavern.md", "home-assistant.md"}
-    assert {guide for guide, *_ in RUNNABLE} | replayed == {path.name for path in GUIDES.iterdir()}
+    assert {guide for guide, *_ in RUNNABLE} | replayed | set(BY_CLIENTS) == {
+        path.name for path in GUIDES.iterdir()
+    }
 
 
 def speak(endpoint: str, body: dict[str, Any], key: str | None = None) -> httpx.Response:

@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
@@ -16,7 +17,7 @@ from tests.server.live import serving
 from vivace.config import ServerConfig
 from vivace.errors import InvalidRequest, NotFound
 from vivace.server.app import create_app
-from vivace.server.serve import address_of, bind
+from vivace.server.serve import address_of, bind, check_tls
 
 SPEECH = "/v1/audio/speech"
 BODY = {"input": "Hello.", "response_format": "pcm"}
@@ -171,3 +172,22 @@ def test_a_stand_in_that_is_not_there_is_found_out_at_the_start() -> None:
 def test_address_of_ipv6_has_brackets() -> None:
     sock = SimpleNamespace(getsockname=lambda: ("::1", 80, 0, 0))
     assert address_of(sock) == "http://[::1]:80"  # type: ignore[arg-type]
+
+
+def test_a_certificate_that_cannot_be_used_is_found_at_the_start(tmp_path: Path) -> None:
+    check_tls(None, None)
+    with pytest.raises(InvalidRequest, match="needs --tls-cert") as refused:
+        check_tls(None, tmp_path / "key.pem")
+    assert refused.value.param == "tls_key"
+    (tmp_path / "empty.pem").touch()
+    for cert in ("empty.pem", "absent.pem"):
+        with pytest.raises(InvalidRequest, match=cert) as refused:
+            check_tls(tmp_path / cert, None)
+        assert refused.value.param == "tls_cert"
+
+
+def test_the_address_says_how_to_speak() -> None:
+    with bind("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        assert address_of(sock, tls=True) == f"https://127.0.0.1:{port}"
+        assert address_of(sock) == f"http://127.0.0.1:{port}"

@@ -1,7 +1,7 @@
 """One streaming encoder per response: sound goes in as it is made, bytes come out."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -12,7 +12,18 @@ from vivace.audio.ends import Ends
 from vivace.audio.g711 import a_law, mu_law
 from vivace.audio.resample import Resample
 from vivace.audio.stretch import Stretch
-from vivace.audio.wav import Samples, to_s16, to_s16le, wav_header, with_length
+from vivace.audio.wav import (
+    A_LAW,
+    F32,
+    MU_LAW,
+    S16,
+    WavKind,
+    to_f32le,
+    to_s16,
+    to_s16le,
+    wav_header,
+    with_length,
+)
 from vivace.types import SAMPLE_RATE, SAMPLES_PER_FRAME, Pcm
 
 TELEPHONE_RATE: Final = 8_000
@@ -50,12 +61,12 @@ class Stage(Protocol):
 class Raw:
     """Bare samples, mono, each sent whole."""
 
-    def __init__(self, pack: Callable[[Samples], bytes], rate: int) -> None:
+    def __init__(self, pack: Callable[[Pcm], bytes], rate: int) -> None:
         self._pack = pack
 
     def encode(self, pcm: Pcm) -> bytes:
-        """One or two bytes a sample."""
-        return self._pack(to_s16(pcm))
+        """One, two or four bytes a sample."""
+        return self._pack(pcm)
 
     def finish(self) -> bytes:
         """Nothing."""
@@ -68,18 +79,20 @@ class Raw:
 class Wav:
     """One header of unknown length, then samples, then nothing."""
 
-    def __init__(self, rate: int) -> None:
-        self._rate, self._started = rate, False
+    def __init__(
+        self, rate: int, pack: Callable[[Pcm], bytes] = to_s16le, kind: WavKind = S16
+    ) -> None:
+        self._rate, self._pack, self._kind, self._started = rate, pack, kind, False
 
     def encode(self, pcm: Pcm) -> bytes:
-        """Two bytes a sample, behind the header the first time."""
-        header = b"" if self._started else wav_header(rate=self._rate)
+        """The samples, behind the header the first time."""
+        header = b"" if self._started else wav_header(None, self._rate, self._kind)
         self._started = True
-        return header + to_s16le(pcm)
+        return header + self._pack(pcm)
 
     def finish(self) -> bytes:
         """Nothing, or the header of a file without samples."""
-        return b"" if self._started else wav_header(0, self._rate)
+        return b"" if self._started else wav_header(0, self._rate, self._kind)
 
     def close(self) -> None:
         """Nothing."""
@@ -105,13 +118,20 @@ class Format:
     bare: bool = False
 
 
-def _raw(samples: Samples) -> bytes:
-    return samples.tobytes()
+def _mu_law(pcm: Pcm) -> bytes:
+    return mu_law(to_s16(pcm))
 
 
-def _lossy(name: str) -> Callable[[int], Encoder]:
+def _a_law(pcm: Pcm) -> bytes:
+    return a_law(to_s16(pcm))
+
+
+def _lossy(name: str, kbit: int | None = None) -> Callable[[int], Encoder]:
     """FFmpeg changes the rate: soxr holds back 10 ms, and MP3 would begin a frame later."""
-    return lambda rate: Container(CODECS[name], rate, SAMPLE_RATE)
+    codec = CODECS[name]
+    if kbit is not None:
+        codec = replace(codec, options=codec.options | {"b": f"{kbit}k"})
+    return lambda rate: Container(codec, rate, SAMPLE_RATE)
 
 
 def _flac(rate: int) -> Encoder:
@@ -136,15 +156,39 @@ FORMATS: Final[Mapping[str, Format]] = {
         Format("aac", "audio/aac", _lossy("aac"), _FULL_BAND, 48_000, resamples=True),
         Format("flac", "audio/flac", _flac, seal=flac_with_length),
         Format("wav", "audio/wav", Wav, seal=with_length, light=True),
-        Format("pcm", "audio/pcm", partial(Raw, _raw), light=True, bare=True),
+        Format("pcm", "audio/pcm", partial(Raw, to_s16le), light=True, bare=True),
         Format(
-            "mulaw", "audio/PCMU", partial(Raw, mu_law), rate=TELEPHONE_RATE, light=True, bare=True
+            "mulaw", "audio/PCMU", partial(Raw, _mu_law), rate=TELEPHONE_RATE, light=True, bare=True
         ),
         Format(
-            "alaw", "audio/PCMA", partial(Raw, a_law), rate=TELEPHONE_RATE, light=True, bare=True
+            "alaw", "audio/PCMA", partial(Raw, _a_law), rate=TELEPHONE_RATE, light=True, bare=True
         ),
     )
 }
+
+# Other vendors' names for how a sample is written, bare or in a WAV file.
+PACKINGS: Final[Mapping[str, tuple[Callable[[Pcm], bytes], WavKind]]] = {
+    "pcm_s16le": (to_s16le, S16),
+    "pcm_f32le": (to_f32le, F32),
+    "pcm_mulaw": (_mu_law, MU_LAW),
+    "pcm_alaw": (_a_law, A_LAW),
+}
+
+
+def bare(packing: str) -> Format:
+    """Samples alone, each written as the packing of that name says."""
+    return replace(FORMATS["pcm"], name=packing, open=partial(Raw, PACKINGS[packing][0]))
+
+
+def in_wav(packing: str) -> Format:
+    """The same behind a WAV header of unknown length; for streams only."""
+    pack, kind = PACKINGS[packing]
+    return replace(FORMATS["wav"], open=partial(Wav, pack=pack, kind=kind))
+
+
+def lossy_at(name: str, kbit: int) -> Format:
+    """MP3, Opus or AAC at a rate of bits of the client's choice."""
+    return replace(FORMATS[name], open=_lossy(name, kbit))
 
 
 class Pipeline:

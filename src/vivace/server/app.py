@@ -13,21 +13,22 @@ from starlette.types import ASGIApp
 
 from vivace.config import ServerConfig
 from vivace.errors import Unprocessable, VivaceError
+from vivace.server import elevenlabs
 from vivace.server.batch import Batch, read_batch
-from vivace.server.body import parse, read_body
-from vivace.server.live.conversation import Stage
+from vivace.server.body import LONG_BODY, parse, read_body
+from vivace.server.cartesia import cartesia_routes
+from vivace.server.elevenlabs import elevenlabs_routes
 from vivace.server.live.routes import socket_routes
 from vivace.server.names import find_model, find_voice, models
 from vivace.server.order import CLONING_LATER, read_order
 from vivace.server.page.routes import page_routes
 from vivace.server.replies import WithRequestId, failed, not_routed, refused
 from vivace.server.speaking import Speaking
+from vivace.server.vendors import Edge
 from vivace.server.workers import Workers
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
-
-LONG_BODY = 8_192  # bytes that are parsed and checked in about a millisecond
 
 
 def create_app(
@@ -41,10 +42,13 @@ def create_app(
     for voice in config.voice_aliases.values():
         find_voice(voice, engine.voices)  # a stand-in that is not there is found out at the start
     routes = Routes(engine, config, draining)
+    edge = Edge(engine, config, routes.workers, draining)
     app = Starlette(
         routes=[
             *page_routes(engine),
-            *socket_routes(Stage(engine, config, routes.workers, draining)),
+            *socket_routes(edge),
+            *elevenlabs_routes(edge),
+            *cartesia_routes(edge),
             Route("/health", routes.health),
             Route("/ready", routes.ready),
             Route("/v1/models", routes.models),
@@ -115,6 +119,8 @@ class Routes:
 
     async def models(self, request: Request) -> Response:
         """OpenAI's list of models: the one that is loaded, under each of its names."""
+        if elevenlabs.KEY in request.headers:
+            return elevenlabs.models(self._engine, self._config)
         return JSONResponse({"object": "list", "data": list(map(_model, self._names))})
 
     async def model(self, request: Request) -> Response:

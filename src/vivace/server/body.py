@@ -4,6 +4,7 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -11,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from vivace.errors import InvalidRequest, TooLarge
 from vivace.text.clean import check_text
 
+LONG_BODY: Final = 8_192  # bytes that are parsed and checked in about a millisecond
 _JSON_TYPE = re.compile(r"application/(json|[\w.+-]+\+json)\s*(;.*)?", re.IGNORECASE)
 _OTHER_CHARSET = re.compile(r"charset\s*=\s*\"?(?!utf-?8\b)[\w-]", re.IGNORECASE)
 

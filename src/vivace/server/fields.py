@@ -94,6 +94,10 @@ class Fields:
         """Names that nobody has taken."""
         return list(self._left)
 
+    def left(self) -> dict[str, object]:
+        """What nobody has taken, by name."""
+        return dict(self._left)
+
 
 def _wrong(name: str, wanted: str, value: object) -> Unprocessable:
     return Unprocessable(f"`{name}` must be {wanted}; got {_shown(value)}.", param=name)

@@ -86,6 +86,11 @@ def find_voice(
     )
 
 
+def language_code(name: str | None) -> str | None:
+    """The tag of a checkpoint's language; a language without one keeps its name."""
+    return next((code for code, known in LANGUAGE_CODES.items() if known == name), name)
+
+
 def find_language(name: str, languages: Sequence[str]) -> str:
     """`auto`, or the checkpoint's language of that English name or BCP-47 tag, in any case."""
     wanted = name.lower()

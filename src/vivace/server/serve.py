@@ -5,9 +5,11 @@ import gc
 import logging
 import signal
 import socket
+import ssl
 from asyncio.transports import BaseTransport
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, cast
 
@@ -59,10 +61,25 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
-def address_of(sock: socket.socket) -> str:
+def check_tls(cert: Path | None, key: Path | None) -> None:
+    """Raises InvalidRequest if clients could not be served with them."""
+    if cert is None:
+        if key is not None:
+            raise InvalidRequest("--tls-key needs --tls-cert.", param="tls_key")
+        return
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(cert, key)
+    except OSError as error:  # ssl.SSLError is one
+        raise InvalidRequest(
+            f"Cannot serve TLS with {cert} and {key or 'no key'}: {error.strerror or error}.",
+            param="tls_cert",
+        ) from None
+
+
+def address_of(sock: socket.socket, *, tls: bool = False) -> str:
     """The URL of a bound socket."""
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"http{'s' * tls}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 class Protocol(H11Protocol):
@@ -119,6 +136,8 @@ class Server(uvicorn.Server):
                 ws_per_message_deflate=False,  # sound does not shrink, and small texts wait for it
                 server_header=False,
                 timeout_graceful_shutdown=config.drain_s,
+                ssl_certfile=config.tls_cert,
+                ssl_keyfile=config.tls_key,
             )
         )
         self._opened = opened

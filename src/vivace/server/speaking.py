@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from starlette.datastructures import MutableHeaders
 from starlette.types import Receive, Scope, Send
@@ -16,7 +16,7 @@ from vivace.server.order import Order
 from vivace.server.replies import header_safe
 from vivace.server.voiced import Voiced
 from vivace.server.workers import Workers
-from vivace.types import SAMPLE_RATE, FinishReason
+from vivace.types import SAMPLE_RATE, Done, FinishReason
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
@@ -24,6 +24,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLICE = 1 << 16  # bytes of a whole file in one go: a client that reads nothing is noticed
+
+
+class Events(Protocol):
+    """How server-sent events look; the module `sse` is OpenAI's way."""
+
+    def delta(self, sound: bytes) -> bytes:
+        """Some bytes of the sound; no event if there are none."""
+        ...
+
+    def end(self, done: Done) -> bytes:
+        """The end of speech that went well."""
+        ...
+
+    def fault(self, error: BaseException) -> bytes:
+        """The end of speech that broke off."""
+        ...
 
 
 class Speaking:
@@ -34,9 +50,16 @@ class Speaking:
     session only as fast as the client reads them, so a slow reader holds back its own session.
     """
 
-    def __init__(self, engine: "Engine", order: Order, workers: Workers, stall_s: float) -> None:
+    def __init__(
+        self,
+        engine: "Engine",
+        order: Order,
+        workers: Workers,
+        stall_s: float,
+        events: Events = sse,
+    ) -> None:
         self._engine, self._order, self._workers = engine, order, workers
-        self._stall_s = stall_s
+        self._stall_s, self._events = stall_s, events
         self._started_s = time.perf_counter()
         self._headed = False
 
@@ -60,11 +83,11 @@ class Speaking:
         async for piece in voiced.pieces():
             if not self._headed:
                 await self._send_head(send)
-            await self._send_body(send, sse.delta(piece) if as_events else piece)
+            await self._send_body(send, self._events.delta(piece) if as_events else piece)
         rest, done = await voiced.last()
         if not self._headed:
             await self._send_head(send, {"x-finish-reason": done.reason})
-        rest = sse.delta(rest) + sse.end(done) if as_events else rest
+        rest = self._events.delta(rest) + self._events.end(done) if as_events else rest
         await self._send_body(send, rest, more=False)
 
     async def _send_whole(self, voiced: Voiced, send: Send) -> None:
@@ -102,7 +125,7 @@ class Speaking:
         if not ours:
             log.error("a response failed", exc_info=error)
         with suppress(TimeoutError):
-            await self._send_body(send, sse.fault(error), more=False)
+            await self._send_body(send, self._events.fault(error), more=False)
 
     def _log(self, request_id: str, voiced: Voiced) -> None:
         done, first_s = voiced.session.done, voiced.first_s
