@@ -125,12 +125,12 @@ class Policy:
         sound: Ranked = []
         guard_s, chunk, chunk_s, young = pace.guard_s, pace.chunk, pace.chunk * FRAME_S, 0
         pressed, soon_s, flying_s = False, math.inf, math.inf
-        full = self.profile.ahead_frames
+        full, frame_s, most_pending = self.profile.ahead_frames, FRAME_S, MOST_PENDING
         for i, t in enumerate(tracks):
             voiced, deadline_s = t.voiced, t.deadline_s
             pending = t.made - voiced - t.voicing
             more = t.text_ready and not t.finished
-            slack = guard_s if deadline_s is None else deadline_s - now + t.voicing * FRAME_S
+            slack = guard_s if deadline_s is None else deadline_s - now + t.voicing * frame_s
             if heard := deadline_s is not None and slack >= 0.0:
                 pressed = pressed or (slack < guard_s and more)
             else:  # silence has begun, or has not ended: it goes after those it threatens
@@ -142,9 +142,9 @@ class Policy:
                 more = False  # between two pieces of a text
             if more:
                 ahead = pending + t.flying
-                if ahead < MOST_PENDING and voiced - t.held - t.taken < full:
+                if ahead < most_pending and voiced - t.held - t.taken < full:
                     late = slack if heard or t.made < first else 0.0
-                    talk.append((late + ahead * FRAME_S, i, t))
+                    talk.append((late + ahead * frame_s, i, t))
             if pending and not t.voicing:
                 due = chunk if heard else 1 if t.held else first
                 if not more or pending >= due or (heard and slack < guard_s + TINY_S):
