@@ -43,7 +43,7 @@ TEXTS = (
 SESSIONS, CANCELS = 16, 20
 ENDLESS = 1_000_000  # frames: longer than its text may become
 TURNS, CANCELLED = 1_000, 0.3
-WORD_S, SPOKEN = 0.2, 30
+WORD_S, SPOKEN = 0.2, 60
 
 
 class Talk:
