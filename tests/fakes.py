@@ -130,7 +130,7 @@ class FakeEngine:
         self.voices = [Voice(name, name.title()) for name in names]
         self.languages = list(LANGUAGES)
         self.heartbeat_age_s = 0.0
-        self.ready = True
+        self.ready = self.alive = True
         self.play = Play()
         self.sessions: queue.SimpleQueue[FakeSession] = queue.SimpleQueue()
 

@@ -17,7 +17,15 @@ from vivace.errors import CheckpointError, NotFound
 from vivace.schedule.costs import LATEST_S, LEAST, MOST, CostTable, Points
 
 SHIPPED = Path(__file__).with_name("costs")
-_SPOILT = (OSError, ArithmeticError, RecursionError, ValueError, KeyError, TypeError, AttributeError)
+_SPOILT = (
+    OSError,
+    ArithmeticError,
+    RecursionError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+)
 
 
 def names() -> list[str]:
