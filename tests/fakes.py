@@ -67,7 +67,7 @@ class FakeSession:
     """Makes chunks when read, one at a time, each behind its gate if the play has gates."""
 
     def __init__(self, text: str, request: SpeechRequest, play: Play) -> None:
-        self.text = text
+        self.text, self.prompt_ids = text, [1]
         self.request = request
         self.play = play
         self.made = 0

@@ -104,6 +104,16 @@ def test_streamed_sound_is_the_librarys_own_but_for_its_ends(
     assert_alike(heard[inner], whole[inner])
 
 
+@pytest.mark.parametrize("text", ["![](http://a.b/c.png)", "<b></b>", "```a"])
+def test_case_14_what_normalising_leaves_without_a_sound_is_refused(
+    client: httpx.Client, engine: Engine, text: str
+) -> None:
+    reply = client.post(SPEECH, json={**BODY, "input": text})
+    assert (text, reply.status_code) == (text, 400)
+    assert reply.json()["error"]["code"] == "nothing_to_say"
+    settle(client, engine)
+
+
 def test_more_clients_than_slots_all_finish_alike(client: httpx.Client, engine: Engine) -> None:
     alone = client.post(SPEECH, json=BODY).content
     with ThreadPoolExecutor(16) as pool:

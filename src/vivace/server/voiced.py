@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Self
 
 from vivace.audio.encode import Pipeline
-from vivace.errors import EngineFailure, Unavailable
-from vivace.server.order import Order
+from vivace.errors import EngineFailure, InvalidRequest, Unavailable
+from vivace.server.order import NOTHING_TO_SAY, Order
 from vivace.server.workers import Workers
 from vivace.types import Done, FinishReason
 
@@ -31,11 +31,15 @@ class Voiced:
     async def open(cls, engine: "Engine", order: Order, workers: Workers) -> Self:
         """Open the session; its first frames are made while the encoder is set up.
 
-        Raises what `Engine.say` raises.
+        Raises what `Engine.say` raises, and InvalidRequest where normalising leaves nothing to say.
         """
         text, output = order.text, order.output
         session = await workers.run(engine.say, text, order.request, aside=len(text) > LONG_TEXT)
         try:
+            if not session.prompt_ids:
+                raise InvalidRequest(
+                    "`input` holds nothing that can be spoken.", param="input", code=NOTHING_TO_SAY
+                )
             pipeline = await workers.run(
                 Pipeline, output.format, output.rate, output.speed, aside=not output.light
             )
