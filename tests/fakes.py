@@ -72,7 +72,7 @@ class FakeSession:
     def __init__(
         self, text: str, request: SpeechRequest, play: Play, *, ended: bool = True
     ) -> None:
-        self.text = text
+        self.text, self.prompt_ids = text, [1]
         self.request = request
         self.ended, self.flushes = ended, 0
         self.skipped: list[str] = []
@@ -154,7 +154,7 @@ class FakeEngine:
         self.voices = [Voice(name, name.title()) for name in names]
         self.languages = list(LANGUAGES)
         self.heartbeat_age_s = 0.0
-        self.ready = True
+        self.ready = self.alive = True
         self.play = Play()
         self.sessions: queue.SimpleQueue[FakeSession] = queue.SimpleQueue()
 

@@ -8,7 +8,7 @@ import pytest
 
 from vivace.errors import CheckpointError, NotFound
 from vivace.schedule.costs import CostTable
-from vivace.tables import find, names, read, write
+from vivace.tables import find, learned, names, read, write
 
 TABLE = CostTable({1: 0.01, 8: 0.02}, {1: {1: 0.001}, 4: {1: 0.002, 8: 0.004}}, {16: 0.005})
 
@@ -56,6 +56,8 @@ def spoilt(**changes: Any) -> str:
         (spoilt(frame_ms={"1": "1"}), "'1' is no time"),
         (spoilt(frame_ms={"1": True}), "True is no time"),
         (spoilt(frame_ms=3), "no cost table"),
+        (spoilt(frame_ms={"1": 10**400}), "no cost table"),
+        ("[" * 100_000, "no cost table"),
         (spoilt(voice_ms={"1": 1.0}), "no cost table"),
         (spoilt(voice_ms={}), "needs a time"),
         (spoilt(prefill_ms=None), "no cost table"),
@@ -72,3 +74,16 @@ def test_a_file_that_is_no_table_says_what_is_wrong(tmp_path: Path, text: str, s
 def test_a_file_that_cannot_be_read_is_an_error_of_the_tree(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         read(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("spoils", [0, -3.0, 1e300, 10**400, float("nan"), True, "1", None, []])
+def test_what_no_engine_learns_is_not_taken_over(tmp_path: Path, spoils: Any) -> None:
+    path = tmp_path / "device.json"
+    path.write_text(json.dumps({"learned": {"frame": spoils, "late_s": 7.0, "voice": 1.5}}))
+    assert learned(path).get("frame", 1.0) == 1.0 and "late_s" not in learned(path)
+
+
+def test_a_file_nested_too_deeply_has_learned_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "device.json"
+    path.write_text("[" * 100_000)
+    assert learned(path) == {}

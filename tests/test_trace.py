@@ -33,6 +33,13 @@ def test_a_trace_tells_each_sessions_story(tmp_path: Path) -> None:
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
 
 
+def test_a_full_disk_ends_the_trace_and_not_the_speech(caplog: pytest.LogCaptureFixture) -> None:
+    traced(Path("/dev/full"))
+    assert [record.message for record in caplog.records] == [
+        "the trace ends here: [Errno 28] No space left on device"
+    ]
+
+
 def test_what_is_told_of_a_session(tmp_path: Path) -> None:
     lines = [
         {"t": 1.0, "event": "ready", "session": "a", "forecast_s": 0.1},

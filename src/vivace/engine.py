@@ -107,6 +107,11 @@ class Engine:
         return not self._closed and self._host.alive
 
     @property
+    def alive(self) -> bool:
+        """Is its loop there, in whatever state?"""
+        return self._host.alive
+
+    @property
     def heartbeat_age_s(self) -> float:
         """Seconds since the loop last came round."""
         return self._clock() - self._host.pulse.beat_s

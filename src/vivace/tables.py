@@ -14,9 +14,18 @@ from dataclasses import fields
 from pathlib import Path
 
 from vivace.errors import CheckpointError, NotFound
-from vivace.schedule.costs import CostTable, Points
+from vivace.schedule.costs import LATEST_S, LEAST, MOST, CostTable, Points
 
 SHIPPED = Path(__file__).with_name("costs")
+_SPOILT = (
+    OSError,
+    ArithmeticError,
+    RecursionError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+)
 
 
 def names() -> list[str]:
@@ -45,7 +54,7 @@ def read(path: Path) -> CostTable:
         frame, prefill = _points(found["frame_ms"]), _points(found["prefill_ms"])
         voice = {_size(size): _points(points) for size, points in found["voice_ms"].items()}
         return CostTable(frame, voice, prefill)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, CheckpointError) as error:
+    except (*_SPOILT, CheckpointError) as error:
         cause = f"{error} is missing" if isinstance(error, KeyError) else error
         raise CheckpointError(f"{path} is no cost table: {cause}") from None
 
@@ -53,13 +62,19 @@ def read(path: Path) -> CostTable:
 def learned(path: Path) -> dict[str, float]:
     """What an engine has learned of its device beside the table in that file; nothing if none has.
 
-    A file that cannot be read is none: it only saves the first seconds of learning.
+    A file that cannot be read is none, nor is a value that no engine learns: it only saves the
+    first seconds of learning.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))["learned"]
-        return {str(kind): float(value) for kind, value in found.items() if math.isfinite(value)}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {kind: float(value) for kind, value in found.items() if _learnable(kind, value)}
+    except _SPOILT:
         return {}
+
+
+def _learnable(kind: str, value: float) -> bool:
+    low, high = (0.0, LATEST_S) if kind == "late_s" else (LEAST, MOST)
+    return low <= value <= high
 
 
 def write(path: Path, table: CostTable, **about: object) -> None:

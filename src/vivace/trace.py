@@ -5,7 +5,9 @@ A line is one event with its time `t` in seconds. Sessions: `ready` (something t
 went together, how long it took and was said to take, who was the most pressing and its slack).
 """
 
+import contextlib
 import json
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from vivace.errors import InvalidRequest
+
+log = logging.getLogger(__name__)
 
 Event = dict[str, Any]
 
@@ -42,7 +46,8 @@ class Untraced:
 class TraceFile:
     """Appends events to a file, a whole line each.
 
-    Raises OSError if the file cannot be written.
+    Raises OSError if the file cannot be opened. One that cannot be written any more, as on a full
+    disk, ends the trace with one warning: speech goes on without it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -51,11 +56,19 @@ class TraceFile:
     def __call__(self, t: float, event: str, session: str | None = None, **fields: object) -> None:
         """Append one."""
         about = {} if session is None else {"session": session}
-        self._file.write(json.dumps({"t": round(t, 6), "event": event, **about, **fields}) + "\n")
+        line = json.dumps({"t": round(t, 6), "event": event, **about, **fields}) + "\n"
+        if self._file.closed:
+            return
+        try:
+            self._file.write(line)
+        except OSError as error:
+            log.warning("the trace ends here: %s", error)
+            self.close()
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # what is still in its buffer has nowhere to go
+            self._file.close()
 
 
 def read_trace(path: Path) -> list[Event]:

@@ -148,7 +148,7 @@ def test_killed_engine_ends_every_session_and_is_not_ready() -> None:
                 list(session)
             assert ended(session) is FinishReason.ERROR
         assert heard.done is not None and heard.done.frames > 0
-        assert not engine.ready
+        assert not engine.ready and not engine.alive
         assert engine.stats().waiting == 0
         with pytest.raises(Unavailable):
             engine.open()

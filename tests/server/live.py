@@ -41,7 +41,7 @@ class Live:
 def serving(engine: Any, config: ServerConfig | None = None) -> Iterator[Live]:
     """Serve an engine on a free port; stops at the end."""
     config = config or ServerConfig()
-    sock = bind("127.0.0.1", 0)
+    sock = bind("127.0.0.1", 0, config.stall_s)
     url, opened = address_of(sock, tls=config.tls_cert is not None), threading.Event()
     server = Server(create_app(engine, config), config, opened.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})

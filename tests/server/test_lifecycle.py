@@ -2,12 +2,13 @@
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 
 import httpx
 import pytest
 from tests.fakes import FakeEngine, Play
-from tests.server.live import connect
+from tests.server.live import connect, serving
 
 from vivace.audio.ends import FADE_OUT
 from vivace.config import ServerConfig
@@ -160,6 +161,24 @@ async def test_reader_that_stalls_is_given_up(engine: FakeEngine) -> None:
     assert session.done is not None
     assert session.done.reason is FinishReason.CANCELLED
     assert bodies == 2  # and no clean end
+
+
+@pytest.mark.parametrize(("path", "body"), [(SPEECH, BODY), (f"{SPEECH}/batch", {"items": [BODY]})])
+def test_stalled_reader_keeps_no_connection(path: str, body: dict[str, object]) -> None:
+    engine = FakeEngine()
+    engine.play = Play(chunks=2_000)  # more than the sockets' buffers hold
+    config = ServerConfig(stall_s=0.5)
+    with (
+        serving(engine, config) as live,
+        httpx.Client(base_url=live.url) as client,
+        connect(client, body, path),
+    ):
+        assert engine.next_session().cancelled.wait(timeout=30)
+        for _ in range(300):
+            if not live.server.server_state.connections:
+                break
+            time.sleep(0.1)
+        assert not live.server.server_state.connections
 
 
 async def test_cancelled_task_frees_its_session(engine: FakeEngine) -> None:

@@ -104,6 +104,16 @@ def test_streamed_sound_is_the_librarys_own_but_for_its_ends(
     assert_alike(heard[inner], whole[inner])
 
 
+@pytest.mark.parametrize("text", ["![](http://a.b/c.png)", "<b></b>", "```a"])
+def test_case_14_what_normalising_leaves_without_a_sound_is_refused(
+    client: httpx.Client, engine: Engine, text: str
+) -> None:
+    reply = client.post(SPEECH, json={**BODY, "input": text})
+    assert (text, reply.status_code) == (text, 400)
+    assert reply.json()["error"]["code"] == "nothing_to_say"
+    settle(client, engine)
+
+
 def test_more_clients_than_slots_all_finish_alike(client: httpx.Client, engine: Engine) -> None:
     alone = client.post(SPEECH, json=BODY).content
     with ThreadPoolExecutor(16) as pool:
@@ -206,3 +216,13 @@ def test_odd_texts_speak_or_are_refused(client: httpx.Client, engine: Engine) ->
 
 def test_well_at_the_end(client: httpx.Client, engine: Engine) -> None:
     assert_well(client, engine)
+
+
+def test_what_has_no_sound_is_skipped_and_told(client: httpx.Client) -> None:
+    body = {"input": "Good morning. 😊 See you soon.", "response_format": "pcm"}
+    reply = client.post(SPEECH, json=body)
+    assert reply.status_code == 200 and "skipped 1 pieces" in reply.headers["x-vivace-warning"]
+    body["input"] = "Good morning. See you soon."
+    assert "x-vivace-warning" not in client.post(SPEECH, json=body).headers
+    batch = client.post(f"{SPEECH}/batch", json={"items": [{"input": "Hello. 😊"}]}).json()
+    assert "skipped 1 pieces" in batch["results"][0]["warnings"][0]

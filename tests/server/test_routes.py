@@ -13,6 +13,14 @@ def test_case_66_health_follows_the_heartbeat(client: httpx.Client, engine: Fake
     assert client.get("/health").status_code == 200
 
 
+def test_case_66_an_engine_that_has_ended_is_not_healthy(
+    client: httpx.Client, engine: FakeEngine
+) -> None:
+    engine.alive = False  # its last heartbeat was just now
+    reply = client.get("/health")
+    assert (reply.status_code, reply.json()["status"]) == (503, "dead")
+
+
 def test_case_66_ready_follows_the_engine(client: httpx.Client, engine: FakeEngine) -> None:
     assert client.get("/ready").status_code == 200
     engine.ready = False

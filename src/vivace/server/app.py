@@ -106,10 +106,11 @@ class Routes:
         return await self.workers.run(work, aside=len(raw) > LONG_BODY)
 
     async def health(self, request: Request) -> Response:
-        """Alive: the engine's loop has turned lately."""
-        age_s = self._engine.heartbeat_age_s
-        alive = age_s < self._config.heartbeat_s
-        content = {"status": "ok" if alive else "stuck", "heartbeat_age_s": round(age_s, 3)}
+        """Alive: the engine's loop is there and has turned lately."""
+        age_s, there = self._engine.heartbeat_age_s, self._engine.alive
+        alive = there and age_s < self._config.heartbeat_s
+        status = "ok" if alive else "stuck" if there else "dead"
+        content = {"status": status, "heartbeat_age_s": round(age_s, 3)}
         return JSONResponse(content, 200 if alive else 503)
 
     async def ready(self, request: Request) -> Response:

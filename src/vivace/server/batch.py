@@ -113,7 +113,7 @@ class Batch:
             "media_type": order.output.media_type,
             "finish_reason": done.reason,
             "usage": sse.usage(done),
-            "warnings": order.warnings,
+            "warnings": [*order.warnings, *voiced.skipped],
         }
 
 

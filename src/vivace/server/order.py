@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from vivace.engine import Engine
 
 DEFAULT_FORMAT: Final = "mp3"
+NOTHING_TO_SAY: Final = "nothing_to_say"
 CLONING_LATER: Final = "cloning a voice comes in a later version."
 
 
@@ -117,7 +118,7 @@ def _text(fields: Fields, limits: Limits) -> str:
         )
     if not speakable(text):
         raise InvalidRequest(
-            "`input` holds nothing that can be spoken.", param="input", code="nothing_to_say"
+            "`input` holds nothing that can be spoken.", param="input", code=NOTHING_TO_SAY
         )
     return text
 

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import math
 import signal
 import socket
 import ssl
@@ -36,10 +37,14 @@ log = logging.getLogger(__name__)
 BACKLOG = 2048  # connections that wait to be taken
 SOCKET_BUFFER = 1 << 18  # bytes on their way: some 5 s of samples, all that a barge-in finds sent
 PING_S = 20.0  # between two pings on a socket
+STALL_S = ServerConfig().stall_s
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, stall_s: float = STALL_S) -> socket.socket:
     """The server's address, taken before the long work of loading; who calls meanwhile waits.
+
+    Whoever takes nothing for `stall_s` is hung up on, also with the end of a response under way:
+    that lies with the transport, which would keep it and the connection for as long as they do.
 
     Raises:
         InvalidRequest: The address is taken or is none of this machine's.
@@ -51,6 +56,10 @@ def bind(host: str, port: int) -> socket.socket:
         with ExitStack() as on_failure:
             sock = on_failure.enter_context(socket.socket(family, kind, protocol))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
+                sock.setsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(stall_s * 1e3)
+                )
             sock.bind(address)
             sock.listen(BACKLOG)
             on_failure.pop_all()

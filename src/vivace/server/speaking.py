@@ -62,10 +62,12 @@ class Speaking:
         self._stall_s, self._events = stall_s, events
         self._started_s = time.perf_counter()
         self._headed = False
+        self._warnings = list(order.warnings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open the session, send its sound, close it."""
         voiced = await Voiced.open(self._engine, self._order, self._workers)
+        self._warnings = [*self._order.warnings, *voiced.skipped]
         watcher = asyncio.create_task(when_gone(receive, voiced.session.cancel))
         try:
             await (self._send_whole if self._order.output.whole else self._stream)(voiced, send)
@@ -106,8 +108,8 @@ class Speaking:
         headers["cache-control"] = "no-store"
         headers["x-accel-buffering"] = "no"  # or a proxy would hold the sound back
         headers.update(more or {})
-        if self._order.warnings:
-            headers["x-vivace-warning"] = header_safe("; ".join(self._order.warnings))
+        if self._warnings:
+            headers["x-vivace-warning"] = header_safe("; ".join(self._warnings))
         await send(start)
 
     async def _send_body(self, send: Send, data: bytes, *, more: bool = True) -> None:

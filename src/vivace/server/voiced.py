@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Self
 
 from vivace.audio.encode import Pipeline
-from vivace.errors import EngineFailure, Unavailable
-from vivace.server.order import Order, Output
+from vivace.errors import EngineFailure, InvalidRequest, Unavailable
+from vivace.server.order import NOTHING_TO_SAY, Order, Output
 from vivace.server.workers import Workers
 from vivace.types import Done, FinishReason
 
@@ -29,9 +29,17 @@ class Voiced:
 
     @classmethod
     async def open(cls, engine: "Engine", order: Order, workers: Workers) -> Self:
-        """Open the session of an order. Raises what `Engine.say` raises."""
+        """Open the session of an order.
+
+        Raises what `Engine.say` raises, and InvalidRequest where normalising leaves nothing to say.
+        """
         long = len(order.text) > LONG_TEXT
         session = await workers.run(engine.say, order.text, order.request, aside=long)
+        if not session.prompt_ids:
+            session.cancel()
+            raise InvalidRequest(
+                "`input` holds nothing that can be spoken.", param="input", code=NOTHING_TO_SAY
+            )
         return await cls.around(session, order.output, workers)
 
     @classmethod
@@ -45,6 +53,15 @@ class Voiced:
             session.cancel()
             raise
         return cls(output, session, pipeline, workers)
+
+    @property
+    def skipped(self) -> list[str]:
+        """What of the text has no sound, as a warning; nothing if all of it has one."""
+        pieces = self.session.skipped
+        if not pieces:
+            return []
+        some = ", ".join(repr(piece[:20]) for piece in pieces[:3])
+        return [f"skipped {len(pieces)} pieces of the text that have no sound: {some}"]
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Bytes as their sound is made, none of them empty; `last` has the rest."""

@@ -31,6 +31,7 @@ ADMISSIONS: dict[str, Callable[[EngineConfig, Costs], Admission] | None] = {
     "none": everybody,
 }
 MOST_CALLS = 1_000_000
+MOST = {"audio_s": 3600.0, "max_sessions": 10_000, "slow_x": 1_000.0}  # what takes steps by count
 _KINDS = ("poisson", "bursty", "constant")
 
 
@@ -86,6 +87,8 @@ class Scenario:
             if not (math.isfinite(value) and (value > 0 or (name in least and value == 0))):
                 bound = "0 or more" if name in least else "above 0"
                 raise InvalidRequest(f"{name} is a number {bound}; got {value}", param=name)
+            if value > MOST.get(name, math.inf):
+                raise InvalidRequest(f"{name} goes up to {MOST[name]:g}; got {value}", param=name)
         if self.depth not in {1, 2}:
             raise InvalidRequest(f"--depth is 1 or 2; got {self.depth}")
         if self.slow + self.leaving > 1 or self.typed > 1:
