@@ -102,7 +102,7 @@ def speak(
     reason: FinishReason = FinishReason.STOP,
 ) -> list[tuple[Codes, Pcm]]:
     """Codes [frames, 16] and sound of each, all of which end for this reason."""
-    config = EngineConfig(threads=1, device="cpu", dtype=dtype, trim=False)
+    config = EngineConfig(threads=1, device="cpu", dtype=dtype, trim=False, slo_ttfa_s=600.0)
     with Engine(folder, config=config) as engine:
         sessions = [engine.say(TEXT, request) for request in requests]
         heard = [list(session) for session in sessions]
