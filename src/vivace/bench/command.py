@@ -44,6 +44,7 @@ LagLimit = Annotated[float, Opt(help="Most ms of own lag (p99) in a valid run.")
 Label = Annotated[str | None, Opt(help="What reports call it; the target's name if not.")]
 Price = Annotated[float | None, Opt(help="Dollars an hour of the machine.")]
 Quiet = Annotated[bool, Opt("--quiet", help="No progress bar.")]
+Checkpoint = Annotated[str | None, Opt(help="Folder or hub id; without it, the embedded voice.")]
 
 
 @bench.command("run")
@@ -204,20 +205,16 @@ def formats_(
 ) -> None:
     """Compare the first bytes of response formats, on the same request."""
     from vivace.bench.formats import compare_formats
-    from vivace.bench.run import save
 
     ask = _ask({**locals(), "pace_ms": 0.0})
     _check_writable(output)
-    save(compare_formats(ask, formats.split(","), rounds, print), output)
-    print(f"written to {output}")
+    _save(compare_formats(ask, formats.split(","), rounds, print), output)
 
 
 @bench.command()
 def stages(
     output: Output,
-    model: Annotated[
-        str | None, Opt(help="Folder or hub id; without it, the embedded voice.")
-    ] = None,
+    model: Checkpoint = None,
     device: Annotated[str, Opt(help="auto, cpu, cuda or cuda:1.")] = "auto",
     dtype: Annotated[str, Opt(help="auto, float32 or bfloat16.")] = "auto",
     batches: Annotated[str, Opt(help="Batch sizes.")] = "1,4,16",
@@ -230,8 +227,7 @@ def stages(
     from vivace.bench.stages import time_stages  # brings torch
 
     result = time_stages(model, device, dtype, sizes, chunks, context, print)
-    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {output}")
+    _save(result, output)
 
 
 @bench.command()
@@ -246,16 +242,13 @@ def link(
     from vivace.bench.link import measure  # brings the engine
 
     result = measure(numbers, duration_s)
-    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {output}")
+    _save(result, output)
 
 
 @bench.command()
 def costs(
     output: Output,
-    model: Annotated[
-        str | None, Opt(help="Folder or hub id; without it, the embedded voice.")
-    ] = None,
+    model: Checkpoint = None,
     device: Annotated[str, Opt(help="auto, cpu, cuda or cuda:1.")] = "auto",
     dtype: Annotated[str, Opt(help="auto, float32 or bfloat16.")] = "auto",
     max_sessions: Annotated[int, Opt(min=1, help="Streams made at the same time.")] = 16,
@@ -272,9 +265,7 @@ def costs(
 @bench.command()
 def profile(
     output: Output,
-    model: Annotated[
-        str | None, Opt(help="Folder or hub id; without it, the embedded voice.")
-    ] = None,
+    model: Checkpoint = None,
     device: Annotated[str, Opt(help="cuda or cuda:1.")] = "cuda",
     dtype: Annotated[str, Opt(help="auto, float32 or bfloat16.")] = "auto",
     batches: Annotated[str, Opt(help="Batch sizes.")] = "1,32,128",
@@ -294,8 +285,7 @@ def profile(
         device=device, dtype=dtype, max_sessions=max(sizes), graphs=graphs, kernels=kernels
     )
     result = profiles.profile(model, config, sizes, chunk, context, trace, print)
-    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(f"written to {output}")
+    _save(result, output)
 
 
 def _record(kind: type[Record], options: Mapping[str, Any]) -> Record:
@@ -326,6 +316,14 @@ def _check_writable(path: Path) -> None:
     """A result that cannot be written is found out before the run, not after it."""
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InvalidRequest(f"cannot write {path}: its folder is not there, or not writable")
+
+
+def _save(result: "Result", output: Path) -> None:
+    """Write a result, and say where."""
+    from vivace.bench.run import save
+
+    save(result, output)
+    print(f"written to {output}")
 
 
 def _numbers(text: str, name: str) -> list[int]:

@@ -162,13 +162,8 @@ class Runner:
                 lane.wake = wake
 
     @property
-    def frame_buckets(self) -> tuple[int, ...]:
-        """Rows of a frame that steps are padded to; none on the CPU."""
-        return () if self.sizes is None else self.sizes.frame
-
-    @property
     def codec_buckets(self) -> tuple[tuple[int, int], ...]:
-        """Rows and frames of a codec step, likewise."""
+        """Rows and frames of a codec step that steps are padded to; none on the CPU."""
         s = self.sizes
         return () if s is None else tuple(product(s.codec_rows, s.codec_frames))
 

@@ -7,7 +7,7 @@ every frame that exists, the codec's lane only those that are decoded, since onl
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Protocol
 
 from vivace.config import MOST_CHUNK, Profile
@@ -101,7 +101,7 @@ class Policy:
         early = self.pacer.at(min(len(tracks) + self.young, self.sessions))
         first, self.lead_s = early.first, early.lead_s
         cold, heads, tails = self._rank(tracks, now, pace, first)
-        pressing = min(cold + heads, default=(math.inf,))[0] <= pace.guard_s
+        pressing = min(chain(cold, heads), default=(math.inf,))[0] <= pace.guard_s
         hurry = pressing and 2 * len(tracks) <= self.sessions
         todo = Plan()
         if talk:
