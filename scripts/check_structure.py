@@ -18,6 +18,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "logs": set(),
     "types": BASE,
     "config": BASE,
+    "settings": BASE,
+    "flags": BASE | {"settings"},
     "schedule": BASE,
     "audio": BASE,
     "kernels": BASE,
@@ -40,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         ("say", "doctor", "cli", "__main__"),
         BASE
         | ENGINE
-        | {"logs", "server", "audio", "text", "checkpoint", "bench", "tables"}
+        | {"logs", "settings", "flags", "server", "audio", "text", "checkpoint", "bench", "tables"}
         | {"say", "doctor", "cli", "__init__", "schedule", "simulate"},
     ),
 }

@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
+    from tests.commands import Run
     from tests.golden.load import Model
 
     from vivace.model.codec import Codec
@@ -36,3 +38,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> "Callable[[str], Model]":
 def codec(model: "Callable[[str], Model]") -> "Codec":
     """The codec that all golden checkpoints share."""
     return model("custom_voice").codec
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> "Run":
+    """Run `vivace ARGS`; gives its status and what it wrote to stdout and stderr."""
+    from vivace import cli
+
+    def run(*args: object, stdin: bytes = b"") -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["vivace", *map(str, args)])
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        with pytest.raises(SystemExit) as ended:
+            cli.app()
+        code = ended.value.code
+        return code if isinstance(code, int) else 0, *capsys.readouterr()
+
+    return run

@@ -1,4 +1,4 @@
-"""The `vivace` command: say, serve, voices, doctor, synth-checkpoint, bench."""
+"""The `vivace` command: say, serve, config, voices, doctor, synth-checkpoint, bench."""
 
 import logging
 import os
@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from vivace.bench.command import bench
-from vivace.config import PROFILES, EngineConfig, ServerConfig, profile_of
 from vivace.errors import CheckpointError, EngineFailure, InvalidRequest, VivaceError
+from vivace.flags import as_toml, with_settings
 from vivace.logs import log_to_stderr
+from vivace.settings import Effective
 from vivace.simulate.command import simulate
 from vivace.types import SpeechRequest, TextMode
 
 if TYPE_CHECKING:
+    from vivace.config import EngineConfig
     from vivace.engine import Engine
+    from vivace.host import MakeHost
 
 USERS_MISTAKE, OUR_FAULT, INTERRUPTED = 2, 1, 130
-DEFAULTS = EngineConfig()
+MODEL = ("model", "revision", "offline")
 
 commands = typer.Typer(
     add_completion=False,
@@ -31,37 +34,6 @@ commands = typer.Typer(
 )
 bench.command("simulate")(simulate)
 commands.add_typer(bench, name="bench")
-
-Model = Annotated[
-    str | None,
-    typer.Option(help="Folder or hub id of a checkpoint; without it, the embedded voice."),
-]
-Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of the hub id.")]
-Offline = Annotated[bool, typer.Option("--offline", help="Use what is in the hub's cache only.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16.")]
-Threads = Annotated[
-    int, typer.Option(min=0, help="CPU threads; 0: one for a small model, else every core.")
-]
-Graphs = Annotated[
-    bool, typer.Option(" /--no-graphs", help="On a card, launch kernels one by one.")
-]
-Kernels = Annotated[
-    bool, typer.Option(" /--no-kernels", help="On a card, use torch's own kernels.")
-]
-Trim = Annotated[bool, typer.Option("--trim/--no-trim", help="Drop the silence before the speech.")]
-Normalize = Annotated[
-    bool,
-    typer.Option("--normalize/--no-normalize", help="Take markdown, emoji and tags out of texts."),
-]
-Host = Annotated[str, typer.Option(help="Address to listen on.")]
-TlsCert = Annotated[
-    Path | None, typer.Option(help="Serve https and wss with this certificate (PEM).")
-]
-TlsKey = Annotated[
-    Path | None, typer.Option(help="Its private key, unless the certificate's file holds it.")
-]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is a free one.")]
 
 
 def app() -> None:
@@ -101,14 +73,13 @@ def root(
 
 
 @commands.command()
+@with_settings(*MODEL, "trim", "normalize", "device", "dtype", "threads")
 def say(
+    chosen: Effective,
     text: Annotated[str | None, typer.Argument(help="What to say; - or nothing: stdin.")] = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="WAV file; - is raw s16le 24 kHz to stdout.")
     ] = Path("speech.wav"),
-    model: Model = None,
-    revision: Revision = None,
-    offline: Offline = False,
     voice: Annotated[str | None, typer.Option(help="See `vivace voices`.")] = None,
     language: Annotated[str, typer.Option(help="English name, tag such as en-US, auto.")] = "auto",
     instruct: Annotated[str, typer.Option(help="How to say it, or the voice to design.")] = "",
@@ -125,29 +96,15 @@ def say(
     dump: Annotated[
         Path | None, typer.Option(help="An .npz for codes, pcm and prompt ids.", metavar="FILE")
     ] = None,
-    trim: Trim = True,
-    normalize: Normalize = DEFAULTS.normalize,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    threads: Threads = 0,
 ) -> None:
     """Speak a text into a WAV file, or to stdout while it is being made."""
     from vivace.say import check_output, write_speech
 
     words = _words(text)
     check_output(output, dump)
-    from vivace.engine import Engine  # brings torch: not before we know what to say
-
     log_to_stderr(logging.WARNING)
-    config = EngineConfig(
-        device=device,
-        dtype=dtype,
-        threads=threads,
-        max_sessions=1,
-        trim=trim,
-        normalize=normalize,
-    )
-    with Engine(model, config=config, revision=revision, offline=offline) as engine:
+    config = replace(chosen.engine, max_sessions=1)
+    with _engine(chosen, config) as engine:
         request = _request(engine, voice, language, instruct, text_mode, greedy, seed, max_frames)
         said = write_speech(engine.say(words, request), output, dump)
     print(said, file=sys.stderr)
@@ -204,93 +161,36 @@ def _request(
 
 
 @commands.command()
-def serve(
-    model: Model = None,
-    revision: Revision = None,
-    offline: Offline = False,
-    host: Host = "127.0.0.1",
-    port: Port = 8000,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    max_sessions: Annotated[
-        int, typer.Option(min=1, help="Streams made at the same time.")
-    ] = DEFAULTS.max_sessions,
-    max_queue: Annotated[
-        int, typer.Option(min=0, help="Requests that may wait for one.")
-    ] = DEFAULTS.max_queue,
-    slo_ttfa_ms: Annotated[
-        float, typer.Option(min=0, help="Requests whose first sound would take longer are refused.")
-    ] = DEFAULTS.slo_ttfa_s * 1e3,
-    profile: Annotated[
-        str, typer.Option(help=f"What the scheduler favours: {', '.join(PROFILES)}.")
-    ] = "balanced",
-    trace: Annotated[
-        Path | None, typer.Option(help="Append every decision to this file.", metavar="FILE")
-    ] = None,
-    threads: Threads = 0,
-    graphs: Graphs = True,
-    kernels: Kernels = True,
-    in_process: Annotated[
-        bool, typer.Option("--in-process", help="Engine and HTTP in one process.")
-    ] = False,
-    trim: Trim = True,
-    normalize: Normalize = DEFAULTS.normalize,
-    model_alias: Annotated[
-        list[str], typer.Option(help="One more name for the model; may be given again.")
-    ] = [],  # noqa: B006
-    voice_alias: Annotated[
-        list[str],
-        typer.Option(help="One more name for a voice; may be given again.", metavar="NAME=VOICE"),
-    ] = [],  # noqa: B006
-) -> None:
-    """Serve speech over HTTP."""
+@with_settings()
+def serve(chosen: Effective) -> None:
+    """Serve speech over HTTP. `vivace config` shows every setting."""
     from vivace.server.serve import address_of, bind, check_tls, run
 
-    check_tls(tls_cert, tls_key)
-    edge = ServerConfig(
-        model_aliases=tuple(model_alias),
-        voice_aliases=dict(map(_alias, voice_alias)),
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-    )
-    sock = bind(host, port)
-    from vivace.engine import Engine
+    start, edge = chosen.start, chosen.server
+    check_tls(edge.tls_cert, edge.tls_key)
+    sock = bind(start.host, start.port)
     from vivace.host import LoopThread
     from vivace.remote.near import LoopProcess
 
     log_to_stderr(logging.INFO)
-    config = EngineConfig(
-        device=device,
-        dtype=dtype,
-        threads=threads,
-        max_sessions=max_sessions,
-        max_queue=max_queue,
-        graphs=graphs,
-        kernels=kernels,
-        slo_ttfa_s=slo_ttfa_ms / 1e3,
-        profile=profile_of(profile),
-        trace=trace,
-        costs_dir=_cache() / "costs",
-        trim=trim,
-        normalize=normalize,
-    )
-    with Engine(
-        model,
+    config = replace(chosen.engine, costs_dir=chosen.engine.costs_dir or _cache() / "costs")
+    with _engine(chosen, config, LoopThread if start.in_process else LoopProcess) as engine:
+        run(engine, edge, sock, lambda: _announce(address_of(sock, tls=edge.tls_cert is not None)))
+
+
+def _engine(chosen: Effective, config: "EngineConfig", host: "MakeHost | None" = None) -> "Engine":
+    """The engine of the chosen checkpoint, where `host` runs it; without, in a thread."""
+    from vivace.engine import Engine
+    from vivace.host import LoopThread
+
+    start = chosen.start
+    return Engine(
+        start.model,
         config=config,
-        revision=revision,
-        offline=offline,
-        host=LoopThread if in_process else LoopProcess,
-    ) as engine:
-        run(engine, edge, sock, lambda: _announce(address_of(sock, tls=tls_cert is not None)))
-
-
-def _alias(text: str) -> tuple[str, str]:
-    name, _, voice = text.partition("=")
-    if not (name and voice):
-        raise InvalidRequest(f"--voice-alias must be NAME=VOICE; got {text!r}.")
-    return name, voice
+        revision=start.revision,
+        offline=start.offline,
+        host=host or LoopThread,
+    )
 
 
 def _cache() -> Path:
@@ -307,8 +207,16 @@ def _announce(url: str) -> None:
     )
 
 
+@commands.command("config")
+@with_settings()
+def show_config(chosen: Effective) -> None:
+    """Print every setting as `vivace serve` would have it, and where each came from."""
+    print(as_toml(chosen))
+
+
 @commands.command()
-def voices(model: Model = None, revision: Revision = None, offline: Offline = False) -> None:
+@with_settings(*MODEL)
+def voices(chosen: Effective) -> None:
     """List the voices and languages of a checkpoint."""
     from rich.console import Console
     from rich.table import Table
@@ -317,7 +225,10 @@ def voices(model: Model = None, revision: Revision = None, offline: Offline = Fa
     from vivace.checkpoint.locate import locate
     from vivace.checkpoint.read import read_spec
 
-    path = embedded() if model is None else locate(model, revision=revision, offline=offline)
+    model, start = chosen.start.model, chosen.start
+    path = embedded()
+    if model is not None:
+        path = locate(model, revision=start.revision, offline=start.offline)
     spec = read_spec(path)
     if spec.speakers:
         table = Table("voice", "dialect", box=None)
@@ -359,11 +270,12 @@ def trace(
 
 
 @commands.command()
-def doctor(host: Host = "127.0.0.1", port: Port = 8000) -> None:
+@with_settings("host", "port")
+def doctor(chosen: Effective) -> None:
     """Say what this machine can do and what is missing."""
     from vivace.doctor import examine
 
-    findings = examine(host, port)
+    findings = examine(chosen.start.host, chosen.start.port)
     print(*findings, sep="\n")
     if any(finding.mark == "MISSING" for finding in findings):
         raise typer.Exit(OUR_FAULT)

@@ -1,5 +1,12 @@
-"""Every number that shapes how vivace runs, in one place."""
+"""Every number that shapes how vivace runs, in one place.
 
+What stands behind a field, or above it, is its documentation: `settings.py` makes a flag of each
+field, a VIVACE_* variable and a line of the config file, and docs/configuration.md is made of it.
+`metadata` says where the outside differs: `name` (there), `flag` (of a list: one of its items),
+`scale` (from the unit outside to that of the field), `fixed` (nobody may set it).
+"""
+
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -10,10 +17,12 @@ MOST_CHUNK = 32  # frames: the ring between talker and codec holds a multiple
 
 
 def _check(config: object, least: float, *names: str) -> None:
-    """Refuse numbers below `least`; without names, all numbers of the record."""
+    """Refuse numbers below `least`, and what is none; without names, all numbers of the record."""
     for f in fields(config):  # type: ignore[arg-type]
         value = getattr(config, f.name)
-        if (not names or f.name in names) and isinstance(value, int | float) and value < least:
+        if (names and f.name not in names) or not isinstance(value, int | float):
+            continue
+        if not least <= value < math.inf:
             raise Unprocessable(f"{f.name} must be {least:g} or more; got {value}", param=f.name)
 
 
@@ -21,14 +30,18 @@ def _check(config: object, least: float, *names: str) -> None:
 class Limits:
     """What a client may ask for. Each refusal names the number."""
 
-    body_bytes: int = 1 << 20
-    text_chars: int = 64 * 1024
-    instruct_chars: int = 4096
-    temperature_max: float = 2.0
-    repetition_penalty_max: float = 2.0
-    seed_max: int = 2**63 - 1
-    frames_max: int = 2**31 - 1
-    batch_items: int = 32
+    body_bytes: int = 1 << 20  # of a request, and of a message on a socket
+    text_chars: int = 64 * 1024  # characters of one text, or of all in a batch
+    instruct_chars: int = 4096  # characters of instructions
+    temperature_max: float = 2.0  # highest temperature
+    repetition_penalty_max: float = 2.0  # highest repetition penalty
+    seed_max: int = field(default=2**63 - 1, metadata={"fixed": True})  # what counters hold
+    frames_max: int = field(default=2**31 - 1, metadata={"fixed": True})  # what they hold
+    batch_items: int = 32  # requests in one batch
+
+    def __post_init__(self) -> None:
+        _check(self, 1, "body_bytes", "text_chars", "batch_items")
+        _check(self, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +102,10 @@ class EngineConfig:
 
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     dtype: str = "auto"  # auto: bfloat16 on CUDA, float32 on the CPU
-    max_sessions: int = 16
-    max_queue: int = 64
-    slo_ttfa_s: float = 3.0  # a newcomer who would wait longer for its first sound is refused
+    max_sessions: int = 16  # streams made at the same time
+    max_queue: int = 64  # requests that may wait for a place among them
+    # A request that would wait longer for its first sound is refused.
+    slo_ttfa_s: float = field(default=3.0, metadata={"name": "slo_ttfa_ms", "scale": 1e-3})
     max_context: int = 8192  # positions one session may fill: prompt rows and frames
     session_context: int = 512  # positions a session fills as a rule; sizes the shared pool
     prefix_mb: int = 256  # keys and values kept of what stands before the text; 0 keeps none
@@ -122,10 +136,36 @@ class ServerConfig:
     idle_s: float = 180.0  # a socket without a message either way for this long is closed
     drain_s: int = 30  # how long streams may go on after SIGTERM
     body_s: float = 10.0  # how long a client may take to send its request
-    threads: int = 0  # for encoding and long texts; 0 is as many as there are cores, up to 16
+    # Threads for encoding and long texts; 0 is as many as there are cores, up to 16.
+    encoder_threads: int = 0
     batch_at_once: int = 8  # items of one batch that speak at a time
-    model_aliases: tuple[str, ...] = ()  # more names for the loaded model
-    voice_aliases: Mapping[str, str] = field(default_factory=dict)  # more names for its voices
+    # More names for the loaded model.
+    model_aliases: tuple[str, ...] = field(default=(), metadata={"flag": "model-alias"})
+    # More names for its voices, each with the voice it stands for.
+    voice_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"flag": "voice-alias"})
     tls_cert: Path | None = None  # serve https and wss with this certificate
     tls_key: Path | None = None  # its private key, unless the same file holds it
     limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        _check(self, 1, "batch_at_once")
+        _check(self, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the command needs beside the engine and the edge."""
+
+    model: str | None = None  # folder or hub id of a checkpoint; without it, the embedded voice
+    revision: str | None = None  # branch, tag or commit of the hub id
+    offline: bool = False  # use what is in the hub's cache only
+    host: str = "127.0.0.1"  # address to listen on
+    port: int = 8000  # port to listen on; 0 is a free one
+    in_process: bool = False  # engine and HTTP in one process
+    profile: str = "balanced"  # what the scheduler favours: ttfa, balanced or throughput
+
+    def __post_init__(self) -> None:
+        _check(self, 0)
+        if self.port > 65535:
+            raise Unprocessable(f"port must be 0 to 65535; got {self.port}", param="port")
+        profile_of(self.profile)

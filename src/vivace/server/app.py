@@ -84,7 +84,7 @@ class Routes:
         self._engine = engine
         self._config = config
         self._draining = draining
-        self.workers = Workers(config.threads)
+        self.workers = Workers(config.encoder_threads)
 
     async def speech(self, request: Request) -> Speaking:
         """Text in, streamed speech out."""
