@@ -20,13 +20,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": BASE,
     "schedule": BASE,
     "audio": BASE,
+    "voices": BASE | {"audio"},
     "kernels": BASE,
     "model": BASE | {"kernels"},
     "text": BASE | {"model"},
     "checkpoint": BASE | {"model", "text"},
     "runtime": BASE | {"model", "kernels", "schedule", "text"},
     **dict.fromkeys(ENGINE, BASE | ENGINE | PARTS),
-    "server": BASE | ENGINE | {"audio", "text"},
+    "server": BASE | ENGINE | {"audio", "text", "voices"},
     "tables": BASE | {"schedule"},
     "simulate": BASE | {"loop", "session", "schedule", "text", "trace", "tables", "bench"},
     "bench": BASE,  # it measures any server, and knows ours from outside only
@@ -40,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         ("say", "doctor", "cli", "__main__"),
         BASE
         | ENGINE
-        | {"logs", "server", "audio", "text", "checkpoint", "bench", "tables"}
+        | {"logs", "server", "audio", "text", "checkpoint", "bench", "tables", "voices"}
         | {"say", "doctor", "cli", "__init__", "schedule", "simulate"},
     ),
 }

@@ -126,6 +126,7 @@ class ServerConfig:
     batch_at_once: int = 8  # items of one batch that speak at a time
     model_aliases: tuple[str, ...] = ()  # more names for the loaded model
     voice_aliases: Mapping[str, str] = field(default_factory=dict)  # more names for its voices
+    styles: Path | None = None  # a YAML file of ways of speaking, beside the built-in ones
     tls_cert: Path | None = None  # serve https and wss with this certificate
     tls_key: Path | None = None  # its private key, unless the same file holds it
     limits: Limits = field(default_factory=Limits)
