@@ -79,7 +79,7 @@ def test_names_are_found_in_any_case() -> None:
         ("news: {english: [unclosed\n", "not YAML"),
         ("news: !!python/object/apply:os.system ['true']\n", "not YAML"),
         (b"news: {english: \xff}\n", "not YAML"),
-        ("[" * 5000, "not YAML"),
+        ("[" * 1500, "not YAML"),
         ("#" * (1 << 20) + "\n", "over the limit"),
     ],
 )
