@@ -100,6 +100,7 @@ HONOURED: list[tuple[str, object, Callable[[Order], Any], object]] = [
     ("trim", None, lambda o: o.request.trim, None),
     ("stream", True, output("whole"), False),
     ("stream", False, output("whole"), True),
+    ("cache", False, lambda o: o.results, None),
     ("normalize", False, lambda o: o.request.normalize, False),
     ("normalize", True, lambda o: o.request.normalize, True),
     ("extra", [1], warning, "ignored unknown fields: extra"),
@@ -146,6 +147,7 @@ REFUSED: list[tuple[str, list[object], int]] = [
     ("trim", [0, 1, "true", [], {}], 422),
     ("stream", [0, 1, "true", [], {}], 422),
     ("normalize", [0, 1, "true", [], {}], 422),
+    ("cache", [0, 1, "true", [], {}], 422),
 ]
 REFUSALS = [(name, value, status) for name, values, status in REFUSED for value in values]
 
@@ -184,6 +186,7 @@ WIRE_FIELDS = set(
         "trim",
         "stream",
         "normalize",
+        "cache",
     ]
 )
 

@@ -122,6 +122,7 @@ class Batch:
             "finish_reason": done.reason,
             "usage": sse.usage(done),
             "warnings": [*order.warnings, *voiced.skipped],
+            **({} if voiced.cache is None else {"cache": voiced.cache}),
         }
 
 

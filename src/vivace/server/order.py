@@ -10,6 +10,7 @@ from vivace.errors import InvalidRequest, NotFound, Unprocessable
 from vivace.server import sse
 from vivace.server.fields import Fields
 from vivace.server.names import OPENAI_VOICES, find_language, find_model, find_voice
+from vivace.server.results import Results
 from vivace.server.shelf import EMPTY, Shelf
 from vivace.text.clean import speakable
 from vivace.types import Sampling, SpeechRequest, TextMode
@@ -55,6 +56,7 @@ class Order:
     request: SpeechRequest
     output: Output
     warnings: tuple[str, ...]
+    results: Results | None = None  # where the same speech is looked for, and kept
 
 
 def read_order(
@@ -73,8 +75,9 @@ def read_order(
     fields = Fields(body)
     text = _text(fields, config.limits)
     request, output = read_manner(fields, engine, config, shelf)
+    results = _results(fields, config, shelf)
     tell_unknown(fields, strict)
-    return Order(text, request, output, tuple(fields.warnings))
+    return Order(text, request, output, tuple(fields.warnings), results)
 
 
 def read_manner(
@@ -115,6 +118,14 @@ def tell_unknown(fields: Fields, strict: bool) -> None:
         raise Unprocessable(f"There is no such field here: {names}.", param=unknown[0])
     if unknown:
         fields.warnings.append(f"ignored unknown fields: {names}")
+
+
+def _results(fields: Fields, config: ServerConfig, shelf: Shelf) -> Results | None:
+    """Where this speech may come from, if the client or the operator has opted in."""
+    wanted = fields.flag("cache")
+    if wanted and shelf.results is None:
+        fields.warnings.append("cache is not used: this server keeps no results")
+    return shelf.results if (config.cache if wanted is None else wanted) else None
 
 
 def _text(fields: Fields, limits: Limits) -> str:

@@ -128,6 +128,7 @@ def _clone(arrays: Arrays, ref_text: str) -> Clone:
         raise InvalidRequest("the voice has no x_vector of the shape [hidden]")
     if vector.dtype != np.float32 or not np.isfinite(vector).all():
         raise InvalidRequest("the voice's x_vector must be finite float32")
+    vector = vector.astype(np.float32)  # it is already; now the type says so too
     return Clone(vector, None if codes is None else _codes(codes), ref_text)
 
 
