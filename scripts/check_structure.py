@@ -22,13 +22,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "flags": BASE | {"settings"},
     "schedule": BASE,
     "audio": BASE,
+    "voices": BASE | {"audio"},
     "kernels": BASE,
     "model": BASE | {"kernels"},
     "text": BASE | {"model"},
     "checkpoint": BASE | {"model", "text"},
     "runtime": BASE | {"model", "kernels", "schedule", "text"},
     **dict.fromkeys(ENGINE, BASE | ENGINE | PARTS),
-    "server": BASE | ENGINE | {"audio", "text"},
+    "server": BASE | ENGINE | {"audio", "text", "voices"},
     "tables": BASE | {"schedule"},
     "simulate": BASE | {"loop", "session", "schedule", "text", "trace", "tables", "bench"},
     "bench": BASE,  # it measures any server, and knows ours from outside only
@@ -43,6 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         BASE
         | ENGINE
         | {"logs", "settings", "flags", "server", "audio", "text", "checkpoint", "bench", "tables"}
+        | {"voices"}
         | {"say", "doctor", "cli", "__init__", "schedule", "simulate"},
     ),
 }

@@ -9,7 +9,9 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from vivace.config import EngineConfig
 from vivace.errors import VivaceError
+from vivace.model.spec import Prints
 from vivace.types import (
     SAMPLES_PER_FRAME,
     Chunk,
@@ -143,13 +145,13 @@ class FakeEngine:
     """Looks like `vivace.Engine` to the server."""
 
     def __init__(self, kind: str = "custom_voice", size: str = "1b7") -> None:
-        self.model_id = "vivace-fake"
+        self.model_id, self.config = "vivace-fake", EngineConfig()
         self.defaults = Sampling()
         self.reset(kind, size)
 
     def reset(self, kind: str = "custom_voice", size: str = "1b7") -> None:
         """As new."""
-        self.spec = SimpleNamespace(kind=kind, size=size)
+        self.spec = SimpleNamespace(kind=kind, size=size, prints=Prints())
         names = PUBLISHED_VOICES if kind == "custom_voice" else []
         self.voices = [Voice(name, name.title()) for name in names]
         self.languages = list(LANGUAGES)

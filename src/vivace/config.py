@@ -143,6 +143,10 @@ class ServerConfig:
     model_aliases: tuple[str, ...] = field(default=(), metadata={"flag": "model-alias"})
     # More names for its voices, each with the voice it stands for.
     voice_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"flag": "voice-alias"})
+    styles: Path | None = None  # a YAML file of ways of speaking, beside the built-in ones
+    cache: bool = False  # answer requests that do not say from speech that was made before
+    cache_dir: Path | None = None  # where that is kept; without it, nowhere
+    cache_mb: int = 1024  # how much of it; 0 keeps none
     tls_cert: Path | None = None  # serve https and wss with this certificate
     tls_key: Path | None = None  # its private key, unless the same file holds it
     limits: Limits = field(default_factory=Limits)

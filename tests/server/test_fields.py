@@ -12,13 +12,16 @@ from vivace.audio.encode import FORMATS
 from vivace.config import Limits, ServerConfig
 from vivace.errors import VivaceError, outcome
 from vivace.server.order import Order, read_order
+from vivace.server.shelf import Shelf
 from vivace.types import Sampling, TextMode, Voice
+from vivace.voices.styles import Style
 
 SPEECH = "/v1/audio/speech"
+SHELF = Shelf(styles={"news": Style("news", "Read the news.", "播报新闻。")})
 
 
 def order(engine: FakeEngine, **fields: object) -> Order:
-    return read_order({"input": "Hello.", **fields}, engine, ServerConfig())
+    return read_order({"input": "Hello.", **fields}, engine, ServerConfig(), SHELF)
 
 
 def sampling(name: str) -> Callable[[Order], Any]:
@@ -53,6 +56,7 @@ HONOURED: list[tuple[str, object, Callable[[Order], Any], object]] = [
     ("instructions", " Whisper. ", lambda o: o.request.instruct, "Whisper."),
     ("instructions", "", lambda o: o.request.instruct, ""),
     ("instruct", "Whisper.", lambda o: o.request.instruct, "Whisper."),
+    ("style", "News", lambda o: o.request.instruct, "Read the news."),
     *(("response_format", form, form_name, form) for form in FORMATS),
     ("response_format", "WAV", form_name, "wav"),
     ("sample_rate", 48_000, output("rate"), 48_000),
@@ -96,6 +100,7 @@ HONOURED: list[tuple[str, object, Callable[[Order], Any], object]] = [
     ("trim", None, lambda o: o.request.trim, None),
     ("stream", True, output("whole"), False),
     ("stream", False, output("whole"), True),
+    ("cache", False, lambda o: o.results, None),
     ("normalize", False, lambda o: o.request.normalize, False),
     ("normalize", True, lambda o: o.request.normalize, True),
     ("extra", [1], warning, "ignored unknown fields: extra"),
@@ -114,6 +119,8 @@ REFUSED: list[tuple[str, list[object], int]] = [
     ("voice", ["", "nobody", "../../x", "/etc/passwd", "ryan ", {"id": "x"}, {"id": ""}], 404),
     ("voice", [1, True, ["ryan"], {}, {"name": "ryan"}, {"id": 1}, {"id": "ryan", "x": 1}], 422),
     ("instructions", [*ANYTHING_BUT_TEXT, "x" * 4097], 422),
+    ("style", ["", "nobody", "../news"], 404),
+    ("style", ANYTHING_BUT_TEXT, 422),
     ("response_format", ["ogg", "mp4", "", *ANYTHING_BUT_TEXT], 422),
     ("sample_rate", [0, -1, 7_999, 8_000, 22_050, 48_001, 44_100.0, *NO_NUMBER], 422),
     ("sample_rate", ANYTHING_BUT_A_NUMBER, 422),
@@ -140,6 +147,7 @@ REFUSED: list[tuple[str, list[object], int]] = [
     ("trim", [0, 1, "true", [], {}], 422),
     ("stream", [0, 1, "true", [], {}], 422),
     ("normalize", [0, 1, "true", [], {}], 422),
+    ("cache", [0, 1, "true", [], {}], 422),
 ]
 REFUSALS = [(name, value, status) for name, values, status in REFUSED for value in values]
 
@@ -152,6 +160,7 @@ WIRE_FIELDS = set(
         "speaker",
         "instructions",
         "instruct",
+        "style",
         "response_format",
         "speed",
         "sample_rate",
@@ -177,6 +186,7 @@ WIRE_FIELDS = set(
         "trim",
         "stream",
         "normalize",
+        "cache",
     ]
 )
 
@@ -350,6 +360,38 @@ def test_small_checkpoint_drops_instructions_and_says_so(engine: FakeEngine) -> 
     assert placed.request.instruct == ""
     assert "instructions are not used" in warning(placed)
     assert order(engine, instructions=" ").warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "instruct"),
+    [
+        ({"style": "news", "language": "zh"}, "播报新闻。"),
+        ({"style": "news", "instructions": " Whisper. "}, "Read the news. Whisper."),
+        ({"style": "news", "instructions": " "}, "Read the news."),
+    ],
+)
+def test_a_style_comes_before_the_instructions(
+    engine: FakeEngine, fields: dict[str, object], instruct: str
+) -> None:
+    assert order(engine, **fields).request.instruct == instruct
+
+
+def test_a_style_is_dropped_where_instructions_are(engine: FakeEngine) -> None:
+    engine.reset(size="0b6")
+    placed = order(engine, style="news")
+    assert placed.request.instruct == ""
+    assert "instructions are not used" in warning(placed)
+    with pytest.raises(VivaceError, match="no style"):
+        order(engine, style="nobody")
+
+
+def test_a_style_describes_no_voice(engine: FakeEngine) -> None:
+    engine.reset("voice_design")
+    with pytest.raises(VivaceError) as caught:
+        order(engine, style="news")
+    assert (caught.value.param, outcome(caught.value).status) == ("instructions", 400)
+    placed = order(engine, style="news", instructions="A deep voice.")
+    assert placed.request.instruct == "Read the news. A deep voice."
 
 
 def test_voice_design_needs_instructions(engine: FakeEngine) -> None:

@@ -111,3 +111,17 @@ def test_request_id_is_the_clients_own_if_sane(client: httpx.Client, path: str) 
     made = {echoed(odd) for odd in ("", "a b", "x" * 129, "<b>")}
     assert len(made) == 4
     assert {len(request_id) for request_id in made} == {32}
+
+
+def test_styles_are_listed_and_spoken_with(client: httpx.Client, engine: FakeEngine) -> None:
+    styles = {style["name"]: style for style in client.get("/v1/audio/styles").json()["styles"]}
+    assert set(styles["news"]) == {"name", "english", "chinese", "about"}
+    body = {"input": "Hello.", "style": "news"}
+    assert client.post("/v1/audio/speech", json=body).status_code == 200
+    assert engine.next_session().request.instruct == styles["news"]["english"]
+
+
+def test_an_item_of_a_batch_has_its_style(client: httpx.Client, engine: FakeEngine) -> None:
+    batch = {"items": [{"input": "Hello."}], "style": "news", "response_format": "wav"}
+    assert client.post("/v1/audio/speech/batch", json=batch).status_code == 200
+    assert engine.next_session().request.instruct

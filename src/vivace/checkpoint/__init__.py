@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
+from vivace.checkpoint.prints import prints_of
 from vivace.checkpoint.read import CODEC_FOLDER, read_spec
 from vivace.checkpoint.weights import Unfilled, Weights
 from vivace.model.codec import Codec
@@ -31,7 +32,7 @@ def load(path: Path, device: torch.device | str, dtype: torch.dtype) -> Model:
     The talker and the predictor run in `dtype`; the codec stays in fp32, which its sound needs.
     Raises CheckpointError that says what to do.
     """
-    spec = read_spec(path)
+    spec = replace(read_spec(path), prints=prints_of(path))
     weights, codec_weights = Weights(path), Weights(path / CODEC_FOLDER)
     with torch.device(device), Unfilled():
         codec = Codec(spec.codec)

@@ -95,6 +95,17 @@ class CodecSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Prints:
+    """Hashes that tell weights apart: of all of them, and of those that take a voice from a clip.
+
+    Empty for a checkpoint that has not been loaded.
+    """
+
+    model: str = ""
+    encoder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """One Qwen3-TTS checkpoint.
 
@@ -119,3 +130,4 @@ class ModelSpec:
     speaker_encoder: SpeakerSpec | None
     defaults: Sampling
     piece_s: float = PIECE_S
+    prints: Prints = Prints()

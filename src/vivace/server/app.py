@@ -23,6 +23,7 @@ from vivace.server.names import find_model, find_voice, models
 from vivace.server.order import CLONING_LATER, read_order
 from vivace.server.page.routes import page_routes
 from vivace.server.replies import WithRequestId, failed, not_routed, refused
+from vivace.server.shelf import Shelf, open_shelf
 from vivace.server.speaking import Speaking
 from vivace.server.vendors import Edge
 from vivace.server.workers import Workers
@@ -41,8 +42,9 @@ def create_app(
     config = config or ServerConfig()
     for voice in config.voice_aliases.values():
         find_voice(voice, engine.voices)  # a stand-in that is not there is found out at the start
-    routes = Routes(engine, config, draining)
-    edge = Edge(engine, config, routes.workers, draining)
+    shelf = open_shelf(config)
+    routes = Routes(engine, config, draining, shelf)
+    edge = Edge(engine, config, routes.workers, draining, shelf)
     app = Starlette(
         routes=[
             *page_routes(engine),
@@ -54,6 +56,7 @@ def create_app(
             Route("/v1/models", routes.models),
             Route("/v1/models/{model:path}", routes.model),
             Route("/v1/audio/models", routes.audio_models),
+            Route("/v1/audio/styles", routes.styles),
             Route("/v1/audio/voices", routes.voices),
             Route("/v1/audio/voices", routes.no_cloning, methods=["POST"]),
             Route("/v1/audio/voices/{voice}", routes.voice),
@@ -68,7 +71,7 @@ def create_app(
 
 
 T = TypeVar("T")
-Read = Callable[[Mapping[str, object], "Engine", ServerConfig], T]
+Read = Callable[[Mapping[str, object], "Engine", ServerConfig, Shelf], T]
 
 
 def _model(name: str) -> dict[str, object]:
@@ -79,11 +82,12 @@ class Routes:
     """One method per route. None but `speech` and `batch` ask more of the engine than a look."""
 
     def __init__(
-        self, engine: "Engine", config: ServerConfig, draining: Callable[[], bool]
+        self, engine: "Engine", config: ServerConfig, draining: Callable[[], bool], shelf: Shelf
     ) -> None:
         self._engine = engine
         self._config = config
         self._draining = draining
+        self._shelf = shelf
         self.workers = Workers(config.encoder_threads)
 
     async def speech(self, request: Request) -> Speaking:
@@ -101,7 +105,7 @@ class Routes:
         raw = await read_body(request, self._config.limits.body_bytes, self._config.body_s)
 
         def work() -> T:
-            return read(parse(raw), self._engine, self._config)
+            return read(parse(raw), self._engine, self._config, self._shelf)
 
         return await self.workers.run(work, aside=len(raw) > LONG_BODY)
 
@@ -141,6 +145,10 @@ class Routes:
     async def no_cloning(self, request: Request) -> Response:
         """OpenAI's routes for voices of one's own."""
         raise Unprocessable(CLONING_LATER.capitalize(), code="not_supported_yet")
+
+    async def styles(self, request: Request) -> Response:
+        """The ways of speaking that `style` may name."""
+        return JSONResponse({"styles": list(map(asdict, self._shelf.styles.values()))})
 
     async def voices(self, request: Request) -> Response:
         """The checkpoint's voices."""

@@ -16,6 +16,7 @@ from vivace.errors import InvalidRequest, Unprocessable, VivaceError
 from vivace.server import sse
 from vivace.server.order import Order, read_order
 from vivace.server.replies import as_json, error_object
+from vivace.server.shelf import EMPTY, Shelf
 from vivace.server.speaking import when_gone
 from vivace.server.voiced import Voiced
 from vivace.server.workers import Workers
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def read_batch(body: Mapping[str, object], engine: "Engine", config: ServerConfig) -> list[Order]:
+def read_batch(
+    body: Mapping[str, object], engine: "Engine", config: ServerConfig, shelf: Shelf = EMPTY
+) -> list[Order]:
     """The orders of a batch. Fields beside `items` are what an item has that does not say.
 
     Raises:
@@ -38,7 +41,7 @@ def read_batch(body: Mapping[str, object], engine: "Engine", config: ServerConfi
             f"`items` must be a list of 1 to {limits.batch_items} requests.", param="items"
         )
     shared = {name: value for name, value in body.items() if name != "items"}
-    orders = [_item(at, item, shared, engine, config) for at, item in enumerate(items)]
+    orders = [_item(at, item, shared, engine, config, shelf) for at, item in enumerate(items)]
     chars = sum(len(order.text) for order in orders)
     if chars > limits.text_chars:
         raise Unprocessable(
@@ -50,14 +53,19 @@ def read_batch(body: Mapping[str, object], engine: "Engine", config: ServerConfi
 
 
 def _item(
-    at: int, item: object, shared: dict[str, object], engine: "Engine", config: ServerConfig
+    at: int,
+    item: object,
+    shared: dict[str, object],
+    engine: "Engine",
+    config: ServerConfig,
+    shelf: Shelf,
 ) -> Order:
     name = f"items[{at}]"
     if not isinstance(item, dict):
         raise Unprocessable(f"`{name}` must be a JSON object.", param=name)
     own = {key: value for key, value in item.items() if value is not None}
     try:
-        order = read_order(shared | own, engine, config, strict=True)
+        order = read_order(shared | own, engine, config, shelf, strict=True)
     except InvalidRequest as error:
         error.param = f"{name}.{error.param}"
         error.message = f"Item {at}: {error.message}"
@@ -114,6 +122,7 @@ class Batch:
             "finish_reason": done.reason,
             "usage": sse.usage(done),
             "warnings": [*order.warnings, *voiced.skipped],
+            **({} if voiced.cache is None else {"cache": voiced.cache}),
         }
 
 

@@ -10,8 +10,11 @@ from vivace.errors import InvalidRequest, NotFound, Unprocessable
 from vivace.server import sse
 from vivace.server.fields import Fields
 from vivace.server.names import OPENAI_VOICES, find_language, find_model, find_voice
+from vivace.server.results import Results
+from vivace.server.shelf import EMPTY, Shelf
 from vivace.text.clean import speakable
 from vivace.types import Sampling, SpeechRequest, TextMode
+from vivace.voices.styles import find_style
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
@@ -53,10 +56,16 @@ class Order:
     request: SpeechRequest
     output: Output
     warnings: tuple[str, ...]
+    results: Results | None = None  # where the same speech is looked for, and kept
 
 
 def read_order(
-    body: Mapping[str, object], engine: "Engine", config: ServerConfig, *, strict: bool = False
+    body: Mapping[str, object],
+    engine: "Engine",
+    config: ServerConfig,
+    shelf: Shelf = EMPTY,
+    *,
+    strict: bool = False,
 ) -> Order:
     """The order that a JSON body places; `strict` refuses fields that nobody knows.
 
@@ -65,13 +74,18 @@ def read_order(
     """
     fields = Fields(body)
     text = _text(fields, config.limits)
-    request, output = read_manner(fields, engine, config)
+    request, output = read_manner(fields, engine, config, shelf)
+    results = _results(fields, config, shelf)
     tell_unknown(fields, strict)
-    return Order(text, request, output, tuple(fields.warnings))
+    return Order(text, request, output, tuple(fields.warnings), results)
 
 
 def read_manner(
-    fields: Fields, engine: "Engine", config: ServerConfig, form: str = DEFAULT_FORMAT
+    fields: Fields,
+    engine: "Engine",
+    config: ServerConfig,
+    shelf: Shelf = EMPTY,
+    form: str = DEFAULT_FORMAT,
 ) -> tuple[SpeechRequest, Output]:
     """How to say it and in which shape, `form` if the fields name none.
 
@@ -82,11 +96,11 @@ def read_manner(
     if model is not None:
         find_model(model, engine.model_id, config.model_aliases)
     _check_task(fields, engine)
-    output = _output(fields, form)
+    output, language = _output(fields, form), _language(fields, engine)
     request = SpeechRequest(
         voice=_voice(fields, engine, config.voice_aliases),
-        language=_language(fields, engine),
-        instruct=_instruct(fields, engine, limits),
+        language=language,
+        instruct=_instruct(fields, engine, limits, _style(fields, shelf, language)),
         text_mode=TextMode.WHOLE if fields.flag("non_streaming_mode") else TextMode.STREAMING,
         sampling=_sampling(fields, engine.defaults, limits),
         trim=fields.flag("trim"),
@@ -104,6 +118,14 @@ def tell_unknown(fields: Fields, strict: bool) -> None:
         raise Unprocessable(f"There is no such field here: {names}.", param=unknown[0])
     if unknown:
         fields.warnings.append(f"ignored unknown fields: {names}")
+
+
+def _results(fields: Fields, config: ServerConfig, shelf: Shelf) -> Results | None:
+    """Where this speech may come from, if the client or the operator has opted in."""
+    wanted = fields.flag("cache")
+    if wanted and shelf.results is None:
+        fields.warnings.append("cache is not used: this server keeps no results")
+    return shelf.results if (config.cache if wanted is None else wanted) else None
 
 
 def _text(fields: Fields, limits: Limits) -> str:
@@ -174,7 +196,14 @@ def _language(fields: Fields, engine: "Engine") -> str:
     return "auto" if name is None else find_language(name, engine.languages)
 
 
-def _instruct(fields: Fields, engine: "Engine", limits: Limits) -> str:
+def _style(fields: Fields, shelf: Shelf, language: str) -> str:
+    """The words that the style's name stands for."""
+    name = fields.text("style")
+    return "" if name is None else find_style(name, shelf.styles).instruct(language)
+
+
+def _instruct(fields: Fields, engine: "Engine", limits: Limits, style: str) -> str:
+    """The style's words, then the client's own."""
     text = (fields.either("instructions", "instruct", fields.text) or "").strip()
     if len(text) > limits.instruct_chars:
         raise Unprocessable(
@@ -187,10 +216,10 @@ def _instruct(fields: Fields, engine: "Engine", limits: Limits) -> str:
             "`instructions` is missing: it describes the voice of this checkpoint.",
             param="instructions",
         )
-    if text and engine.spec.size == "0b6":  # trained without them
+    if (text or style) and engine.spec.size == "0b6":  # trained without them
         fields.warnings.append("instructions are not used: this checkpoint cannot follow them")
         return ""
-    return text
+    return " ".join(filter(None, (style, text)))
 
 
 def _sampling(fields: Fields, defaults: Sampling, limits: Limits) -> Sampling:

@@ -63,11 +63,13 @@ class Speaking:
         self._started_s = time.perf_counter()
         self._headed = False
         self._warnings = list(order.warnings)
+        self._cache: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open the session, send its sound, close it."""
         voiced = await Voiced.open(self._engine, self._order, self._workers)
         self._warnings = [*self._order.warnings, *voiced.skipped]
+        self._cache = voiced.cache
         watcher = asyncio.create_task(when_gone(receive, voiced.session.cancel))
         try:
             await (self._send_whole if self._order.output.whole else self._stream)(voiced, send)
@@ -108,6 +110,8 @@ class Speaking:
         headers["cache-control"] = "no-store"
         headers["x-accel-buffering"] = "no"  # or a proxy would hold the sound back
         headers.update(more or {})
+        if self._cache is not None:
+            headers["x-vivace-cache"] = self._cache
         if self._warnings:
             headers["x-vivace-warning"] = header_safe("; ".join(self._warnings))
         await send(start)
@@ -133,7 +137,7 @@ class Speaking:
         done, first_s = voiced.session.done, voiced.first_s
         log.info(
             "%s spoke reason=%s chars=%d audio_s=%.2f first_ms=%s took_ms=%.0f format=%s voice=%s "
-            "seed=%s",
+            "seed=%s cache=%s",
             request_id,
             done.reason if done else FinishReason.CANCELLED,
             len(self._order.text),
@@ -143,6 +147,7 @@ class Speaking:
             self._order.output.format.name,
             self._order.request.voice,
             done.seed if done else None,
+            voiced.cache or "-",
         )
 
 

@@ -51,7 +51,8 @@ class Edge(Stage):
     def order(self, wanted: "Wanted", text: str | None) -> Order:
         """The order for one whole text."""
         with called(wanted.names):
-            order = read_order({**self._body(wanted), "input": text}, self.engine, self.config)
+            body = {**self._body(wanted), "input": text}
+            order = read_order(body, self.engine, self.config, self.shelf)
         output = replace(wanted.output, speed=order.output.speed)
         return replace(order, output=output, warnings=(*self._stand_in(wanted), *order.warnings))
 
@@ -59,7 +60,7 @@ class Edge(Stage):
         """An order whose text is still to come."""
         fields = Fields(self._body(wanted))
         with called(wanted.names):
-            request, ours = read_manner(fields, self.engine, self.config)
+            request, ours = read_manner(fields, self.engine, self.config, self.shelf)
         return Order("", request, replace(wanted.output, speed=ours.speed), ())
 
     def _body(self, wanted: "Wanted") -> dict[str, object]:

@@ -2,11 +2,15 @@
 
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Self
 
 from vivace.audio.encode import Pipeline
+from vivace.audio.wav import SAMPLE_BYTES
 from vivace.errors import EngineFailure, InvalidRequest, Unavailable
 from vivace.server.order import NOTHING_TO_SAY, Order, Output
+from vivace.server.replay import Recorded, Replay, Spoken
+from vivace.server.results import Results, key_of
 from vivace.server.workers import Workers
 from vivace.types import Done, FinishReason
 
@@ -21,10 +25,11 @@ class Voiced:
     """A session being spoken. Close it on any way out, or it goes on."""
 
     def __init__(
-        self, output: Output, session: "Session", pipeline: Pipeline, workers: Workers
+        self, output: Output, session: Spoken, pipeline: Pipeline, workers: Workers
     ) -> None:
         self.session, self.samples = session, 0
         self.first_s: float | None = None  # when the first sound was there, on perf_counter
+        self.cache: Literal["hit", "miss"] | None = None  # None if it was not asked for
         self._output, self._pipeline, self._workers = output, pipeline, workers
 
     @classmethod
@@ -33,17 +38,15 @@ class Voiced:
 
         Raises what `Engine.say` raises, and InvalidRequest where normalising leaves nothing to say.
         """
-        long = len(order.text) > LONG_TEXT
-        session = await workers.run(engine.say, order.text, order.request, aside=long)
-        if not session.prompt_ids:
-            session.cancel()
-            raise InvalidRequest(
-                "`input` holds nothing that can be spoken.", param="input", code=NOTHING_TO_SAY
-            )
-        return await cls.around(session, order.output, workers)
+        if order.results is None:
+            return await cls.around(await _say(engine, order, workers), order.output, workers)
+        session = await _kept(order.results, engine, order, workers)
+        voiced = await cls.around(session, order.output, workers)
+        voiced.cache = "hit" if isinstance(session, Replay) else "miss"
+        return voiced
 
     @classmethod
-    async def around(cls, session: "Session", output: Output, workers: Workers) -> Self:
+    async def around(cls, session: Spoken, output: Output, workers: Workers) -> Self:
         """Take over an open session; its first frames are made while the encoder is set up."""
         try:
             pipeline = await workers.run(
@@ -92,7 +95,33 @@ class Voiced:
         return await self._workers.run(work, *args, aside=not self._output.light)
 
 
-def _well(session: "Session") -> Done:
+async def _say(engine: "Engine", order: Order, workers: Workers) -> "Session":
+    long = len(order.text) > LONG_TEXT
+    session = await workers.run(engine.say, order.text, order.request, aside=long)
+    if not session.prompt_ids:
+        session.cancel()
+        raise InvalidRequest(
+            "`input` holds nothing that can be spoken.", param="input", code=NOTHING_TO_SAY
+        )
+    return session
+
+
+async def _kept(results: Results, engine: "Engine", order: Order, workers: Workers) -> Spoken:
+    """The same speech from before, or a session that is kept for the next time."""
+
+    def look() -> tuple[str, Replay | None]:
+        key = key_of(engine, order.text, order.request)
+        found = results.get(key)
+        return key, None if found is None else Replay(found)
+
+    key, replay = await workers.run(look)
+    if replay is not None:
+        return replay
+    session, keep = await _say(engine, order, workers), partial(workers.start, results.put, key)
+    return Recorded(session, keep, results.largest // SAMPLE_BYTES)
+
+
+def _well(session: Spoken) -> Done:
     done = session.done
     assert done is not None
     if done.reason is FinishReason.CANCELLED:

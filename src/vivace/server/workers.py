@@ -24,3 +24,7 @@ class Workers:
         if not aside:
             return work(*args)
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
+
+    def start(self, work: Callable[..., object], *args: object) -> None:
+        """Run a call that nobody waits for; it must not raise."""
+        self._pool.submit(work, *args)

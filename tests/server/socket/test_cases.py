@@ -263,6 +263,7 @@ async def test_case_44_ten_thousand_characters_one_by_one_are_one_text() -> None
         ('{"type": "input_text.end", "text": "a"}', None),
         ('{"type": "input_text.flush"}', "no_open_turn"),
         ('{"type": "session.update", "voice": "../x"}', "voice_not_found"),
+        ('{"type": "session.update", "style": "nobody"}', "style_not_found"),
         ('{"type": "session.update", "seed": -1}', None),
         ('{"type": "session.update", "input": "a"}', None),
         ('{"type": "session.update", "format": "mp5"}', None),

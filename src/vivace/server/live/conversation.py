@@ -13,6 +13,7 @@ from vivace.server.live.turn import Ending, Turn
 from vivace.server.live.wire import Event, Link, Wire, encode
 from vivace.server.order import Output, read_manner, tell_unknown
 from vivace.server.replies import error_object
+from vivace.server.shelf import EMPTY, Shelf
 from vivace.server.workers import Workers
 from vivace.types import FinishReason, SpeechRequest
 
@@ -32,6 +33,7 @@ class Stage:
     config: ServerConfig
     workers: Workers
     draining: Callable[[], bool] = lambda: False
+    shelf: Shelf = EMPTY
 
 
 Body = dict[str, object]  # a message without its `type`
@@ -85,7 +87,8 @@ class Conversation:
 
     def manner(self, fields: Fields) -> tuple[SpeechRequest, Output]:
         """How to speak, by fields of which none may be unknown."""
-        request, output = read_manner(fields, self.stage.engine, self.stage.config, self.form)
+        stage = self.stage
+        request, output = read_manner(fields, stage.engine, stage.config, stage.shelf, self.form)
         tell_unknown(fields, strict=True)
         if output.sse:
             raise Unprocessable("A socket has no server-sent events.", param="stream_format")

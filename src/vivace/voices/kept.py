@@ -1,0 +1,146 @@
+"""One kept voice: what it is made of, what is known of it, and the file that holds both."""
+
+import hashlib
+import re
+import unicodedata
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from vivace.errors import InvalidRequest, Unprocessable
+from vivace.types import Clone
+from vivace.voices.folder import Arrays, pack, unpack
+
+KIND: Final = "vivace.voice"
+NAME_CHARS: Final = 64
+_MOST: Final = {"x_vector": 8192, "frames": 7500, "codebooks": 64}  # 10 minutes of frames
+_ID = re.compile(r"voice_[0-9a-f]{20}")
+
+
+class Consent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who has agreed that their voice is used, in what words, and when they were recorded."""
+
+    id: str
+    name: str
+    language: str = ""
+    text: str = ""
+    created_s: int = 0
+
+
+class Card(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is known of a kept voice besides its sound.
+
+    `content` stands for all that shapes its sound, whatever it is called; `encoder` says which
+    model's encoder made it. `language`, `seed` and `instruct` hold where a request does not say.
+    """
+
+    id: str
+    name: str
+    created_s: float
+    content: str
+    encoder: str
+    version: Literal[1] = 1
+    origin: Literal["clip", "prompt"] = "clip"
+    prompt: str = ""  # that it was designed from
+    ref_text: str = ""
+    description: str = ""
+    labels: dict[str, str] = {}
+    language: str = ""
+    seed: int | None = None
+    instruct: str = ""
+    consent: Consent | None = None
+    clip_bytes: int = 0  # of the clip that is kept with it, in FLAC; 0 if there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A voice as the store holds it in memory; its clip stays on the disk."""
+
+    card: Card
+    clone: Clone
+
+
+def content_of(clone: Clone) -> str:
+    """What shapes a clone's sound, as 64 hex digits: the same voice under any name has the same."""
+    hashed = hashlib.sha256(np.ascontiguousarray(clone.x_vector, "<f4").tobytes())
+    if clone.ref_codes is not None:
+        hashed.update(repr(clone.ref_codes.shape).encode())
+        hashed.update(np.ascontiguousarray(clone.ref_codes, "<i8").tobytes())
+        hashed.update(clone.ref_text.encode())
+    return hashed.hexdigest()
+
+
+def check_name(name: str) -> str:
+    """The name as it is kept.
+
+    Raises Unprocessable for one that is empty, too long, or could be taken for a path.
+    """
+    name = unicodedata.normalize("NFC", name).strip()
+    if not 1 <= len(name) <= NAME_CHARS:
+        raise _bad_name(f"must have 1 to {NAME_CHARS} characters")
+    if not name.isprintable() or name[0] in ".~" or set(name) & set('/\\:*?"<>|'):
+        raise _bad_name('must be printable, without / \\ : * ? " < > |, and not begin with . or ~')
+    return name
+
+
+def to_file(card: Card, clone: Clone, clip: bytes = b"") -> bytes:
+    """The bytes of a voice's file, which is also how it is exported."""
+    arrays: Arrays = {"x_vector": clone.x_vector.astype("<f4")}
+    if clone.ref_codes is not None:
+        arrays["ref_codes"] = clone.ref_codes.astype("<i2")
+    if clip:
+        arrays["clip"] = np.frombuffer(clip, np.uint8)
+    return pack(KIND, msgspec.json.encode(card), arrays)
+
+
+def from_file(path: Path) -> Kept:
+    """The voice in a file, without its clip.
+
+    Raises InvalidRequest if that is no whole voice: a file may come from anybody.
+    """
+    raw, arrays = unpack(path, KIND, "x_vector", "ref_codes")
+    try:
+        card = msgspec.json.decode(raw, type=Card)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"the voice's card cannot be read: {error}") from None
+    clone = _clone(arrays, card.ref_text)
+    if not _ID.fullmatch(card.id) or check_name(card.name) != card.name:
+        raise InvalidRequest("the voice's id or name is none")
+    if content_of(clone) != card.content:
+        raise InvalidRequest("the voice is not what its card says it is")
+    return Kept(card, clone)
+
+
+def clip_of(path: Path) -> bytes:
+    """The clip in a voice's file, in FLAC; empty if none is kept."""
+    _, arrays = unpack(path, KIND, "clip")
+    clip = arrays.get("clip")
+    return b"" if clip is None else clip.tobytes()
+
+
+def _clone(arrays: Arrays, ref_text: str) -> Clone:
+    vector, codes = arrays.get("x_vector"), arrays.get("ref_codes")
+    if vector is None or vector.ndim != 1 or not 1 <= len(vector) <= _MOST["x_vector"]:
+        raise InvalidRequest("the voice has no x_vector of the shape [hidden]")
+    if vector.dtype != np.float32 or not np.isfinite(vector).all():
+        raise InvalidRequest("the voice's x_vector must be finite float32")
+    return Clone(vector.astype(np.float32), None if codes is None else _codes(codes), ref_text)
+
+
+def _codes(codes: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
+    if codes.ndim != 2 or codes.dtype != np.int16 or codes.size == 0:
+        raise InvalidRequest("the voice's ref_codes must be int16 [frames, codebooks]")
+    if codes.shape[0] > _MOST["frames"] or codes.shape[1] > _MOST["codebooks"]:
+        raise InvalidRequest(f"the voice's ref_codes are too many: {codes.shape}")
+    wide = codes.astype(np.int64)
+    if wide.min() < 0:
+        raise InvalidRequest("the voice's ref_codes must be 0 or more")
+    return wide
+
+
+def _bad_name(why: str) -> Unprocessable:
+    return Unprocessable(f"`name` {why}.", param="name", code="bad_name")
