@@ -102,7 +102,7 @@ class Costs:
         learned = learned or {}
         self.table, self.profile = table, profile
         self.tokens = {0: TokenCosts(table, profile, learned)}
-        self.used = (0,)
+        self.used: tuple[int, ...] = (0,)
         self.off = {"voice": learned.get("voice", 1.0)}
         # By which steps outlast what is said of them, in the mean.
         self.late_s = learned.get("late_s", 0.0)
