@@ -65,6 +65,7 @@ class FakeRunner:
         self.made: dict[int, int] = {}
         self.voiced: dict[int, int] = {}
         self.texts: dict[int, list[int]] = {}
+        self.models: dict[int, int] = {}
         self.prompts: dict[int, Prompt] = {}
         self.laid: dict[int, int] = {}
         self.over: set[int] = set()  # slots whose prompt has come to its end
@@ -79,8 +80,9 @@ class FakeRunner:
         self.calls.append((call, slots))
         self.fault(call, tuple(self.seeds.get(slot, -1) for slot in slots))
 
-    def open(self, slot: int, sampling: Sampling, seed: int) -> None:
+    def open(self, slot: int, sampling: Sampling, seed: int, model: int = 0) -> None:
         assert slot not in self.seeds, "a slot was given out twice"
+        self.models[slot] = model
         self.seeds[slot], self.made[slot], self.voiced[slot] = seed, 0, 0
         self.texts[slot] = []
 
@@ -111,6 +113,7 @@ class FakeRunner:
 
     def _frame(self, rows: Sequence[Row]) -> Frames:
         self._note("frame", *(row.slot for row in rows))
+        assert len({self.models[row.slot] for row in rows}) == 1, "a step is one model's"
         codes = np.zeros((len(rows), 16), dtype=np.int64)
         ended = np.zeros(len(rows), dtype=np.bool_)
         for i, row in enumerate(rows):
@@ -187,8 +190,8 @@ class SlowRunner(FakeRunner):
         lane.append(run)
         return future
 
-    def open(self, slot: int, sampling: Sampling, seed: int) -> None:
-        self._later(self.tokens, super().open, slot, sampling, seed)
+    def open(self, slot: int, sampling: Sampling, seed: int, model: int = 0) -> None:
+        self._later(self.tokens, super().open, slot, sampling, seed, model)
 
     def close(self, slot: int) -> None:
         self._later(self.tokens, super().close, slot)

@@ -443,7 +443,7 @@ def test_a_slot_that_cannot_be_opened_ends_its_own_session_only() -> None:
     bench = Bench()
     opened = bench.runner.open
 
-    def open_but_the_second(slot: int, sampling: Sampling, seed: int) -> None:
+    def open_but_the_second(slot: int, sampling: Sampling, seed: int, model: int) -> None:
         opened(slot, sampling, seed)
         if seed == 1:
             raise RuntimeError("scripted")

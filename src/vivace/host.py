@@ -70,7 +70,7 @@ def keep_costs(parts: "Parts", config: EngineConfig, costs: Costs) -> None:
     if (file := _costs_file(parts, config)) is None:
         return
     try:
-        about = {"device": parts.device, "model": parts.model_id, "learned": costs.learned}
+        about = {"device": parts.device, "model": parts.model_id, "learned": costs.learned()}
         tables.write(file, parts.costs, **about)
     except OSError as error:
         log.warning("the costs are not kept: %s", error)

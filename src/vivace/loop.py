@@ -9,7 +9,7 @@ import logging
 import math
 import queue
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ class Steps(Protocol):
     """What the loop asks of a runner; tests and the simulator give it a fake one.
 
     Two lanes, tokens (`open`, `begin`, `prefill`, `frame`, `close`) and sound (`voice`), each in
-    the order of its calls. No call blocks.
+    the order of its calls. No call blocks. Slots are for sessions of any model.
     """
 
     @property
@@ -69,8 +69,8 @@ class Steps(Protocol):
         """Call `wake` whenever a step is done; a runner that cannot has a short `poll_s`."""
         ...
 
-    def open(self, slot: int, sampling: Sampling, seed: int) -> None:
-        """Make the slot a fresh one."""
+    def open(self, slot: int, sampling: Sampling, seed: int, model: int = 0) -> None:
+        """Make the slot a fresh one, for a session of that model."""
         ...
 
     def close(self, slot: int) -> None:
@@ -90,7 +90,7 @@ class Steps(Protocol):
         ...
 
     def frame(self, rows: Sequence[Row]) -> Pending[Frames]:
-        """Make the next frame of every row."""
+        """Make the next frame of every row; they are of one model."""
         ...
 
     def voice(self, slots: Sequence[int], frames: int) -> Pending[Pcm]:
@@ -261,6 +261,7 @@ class Loop:
         self.turns: dict[Listener, Turn] = {}  # all of them
         self.waiting: dict[Listener, Turn] = {}  # those with something to say and no slot
         self.seats: dict[Track, Turn] = {}  # those with a slot, in the order they got it
+        self.using = Counter[int]()  # how many of both there are of each model
         self.free = list(range(config.max_sessions - 1, -1, -1))
         self.talking: deque[Talking] = deque()  # token steps that run, oldest first
         self.speaking: Speaking | None = None  # the codec step that runs
@@ -371,12 +372,18 @@ class Loop:
 
     def _admit(self, turn: Turn) -> None:
         """Let a newcomer with something to say wait for a slot, or send it away with a time."""
+        self._reckon(turn, 1)
         forecast = self.admission.forecast(self.seated, len(self.waiting))
         now = turn.track.arrived_s = self.clock()
         self.waiting[turn.session] = turn
         self.note(now, "ready", turn.session.id, forecast_s=forecast.first_audio_s)
         if forecast.refused and not turn.session.request.patient:
             self._refuse(turn, forecast.retry_after_s)
+
+    def _reckon(self, turn: Turn, more: int) -> None:
+        """Reckon with the costs of the models that are spoken with or waited for."""
+        self.using[turn.track.model] += more
+        self.costs.use([model for model, turns in self.using.items() if turns])
 
     def _refuse(self, turn: Turn, retry_after_s: float) -> None:
         self.counts.refused += 1
@@ -403,7 +410,8 @@ class Loop:
                 turn.track.slot, turn.seated_s = self.free.pop(), now
                 self.note(now, "seated", turn.session.id, slot=turn.track.slot, seated=self.seated)
                 with self._blame([turn]):
-                    self.runner.open(turn.track.slot, turn.sampling, turn.seed)
+                    track = turn.track
+                    self.runner.open(track.slot, turn.sampling, turn.seed, track.model)
             elif turn.session.request.patient:
                 continue
             elif self.admission.tired(now - turn.track.arrived_s):
@@ -459,7 +467,8 @@ class Loop:
         if not (laid or frames):
             return False
         self.talking.append(Talking(now, laid, warm, frames))
-        self.tokens_end_s = max(self.tokens_end_s, now) + self._takes_s(laid, warm)
+        cold = [turn for turn, _ in laid]
+        self.tokens_end_s = max(self.tokens_end_s, now) + self._takes_s(cold, warm)
         return True
 
     def _prefill(self, turn: Turn) -> Pending[bool] | None:
@@ -581,22 +590,25 @@ class Loop:
             for turn, codes, ended in zip(talking.turns, out.codes, out.ended, strict=True):
                 self._made(turn, codes, bool(ended))
 
-    def _takes_s(self, laid: Sequence[object], warm: Sequence[object]) -> float:
+    def _takes_s(self, cold: Sequence[Turn], warm: Sequence[Turn]) -> float:
         """What a token step should take."""
-        prompts_s = len(laid) * self.costs.prompt_s
-        return prompts_s + (self.costs.frame_s(len(warm)) if warm else 0.0)
+        prompts_s = sum(self.costs.tokens[turn.track.model].prompt_s for turn in cold)
+        frame_s = self.costs.frame_s(len(warm), warm[0].track.model) if warm else 0.0
+        return prompts_s + frame_s
 
     def _learn_tokens(self, talking: Talking) -> None:
         """Correct the costs by a step."""
-        now, said_s = self.clock(), self._takes_s(talking.laid, talking.turns)
+        cold, warm = [turn for turn, _ in talking.laid], talking.turns
+        now, said_s = self.clock(), self._takes_s(cold, warm)
         took_s = now - max(talking.since_s, self.tokens_free_s)
         self.tokens_free_s = now
-        if not talking.laid:
-            self.costs.learn("frame", said_s, took_s)
+        if not cold:
+            self.costs.learn("frame", said_s, took_s, warm[0].track.model)
         else:  # what is beyond a frame alone is the prompts'
-            frame_s = self._takes_s((), talking.turns)
-            self.costs.learn("prefill", said_s - frame_s, took_s - frame_s)
-        rows, prompts = len(talking.turns), len(talking.laid)
+            frame_s = self._takes_s((), warm)
+            for model in {turn.track.model for turn in cold}:
+                self.costs.learn("prefill", said_s - frame_s, took_s - frame_s, model)
+        rows, prompts = len(warm), len(cold)
         self.note(
             now, "step", lane="tokens", rows=rows, prompts=prompts, took_s=took_s, said_s=said_s
         )
@@ -660,8 +672,11 @@ class Loop:
         """The one way out: terminal event, slot and pages back."""
         if self.turns.pop(turn.session, None) is None:
             return
-        self.waiting.pop(turn.session, None)
-        if self.seats.pop(turn.track, None) is not None:
+        waited = self.waiting.pop(turn.session, None) is not None
+        seated = self.seats.pop(turn.track, None) is not None
+        if waited or seated:
+            self._reckon(turn, -1)
+        if seated:
             if error is None and not drop:
                 self.admission.left(self.clock() - turn.seated_s)
             self.runner.close(turn.track.slot)

@@ -19,7 +19,7 @@ from vivace.checkpoint.vocabulary import vocabulary
 from vivace.model.codec import Codec
 from vivace.model.predictor import Predictor
 from vivace.model.talker import Talker
-from vivace.runtime.lanes import Pass, Result, Vector, finished
+from vivace.runtime.lanes import Pass, Result, Vector, finished, name_of
 from vivace.runtime.runner import Runner
 from vivace.runtime.sizes import Sizes
 from vivace.text.prompt import Prompt
@@ -67,8 +67,8 @@ class CardLane:
     """Computes at once, but says that it is under way; keeps what it has a graph for."""
 
     waits: Waits = field(default_factory=Waits)
-    captured: set[tuple[str, Hashable]] = field(default_factory=set)
-    late: list[tuple[str, Hashable]] = field(default_factory=list)
+    captured: set[tuple[Hashable, Hashable]] = field(default_factory=set)
+    late: list[tuple[Hashable, Hashable]] = field(default_factory=list)
     waited: int = 0
 
     def do(self, work: Callable[[], object]) -> Pending[None]:
@@ -81,13 +81,13 @@ class CardLane:
             work(shape, torch.from_numpy(vector))
 
     def prepare(self, work: Pass, shape: Hashable, vector: Vector) -> None:
-        self.captured.add((work.__name__, shape))
+        self.captured.add((name_of(work), shape))
 
     def run(
         self, work: Pass, shape: Hashable, vector: Vector, finish: Callable[[Result], Any]
     ) -> Pending[Any]:
-        if (work.__name__, shape) not in self.captured:
-            self.late.append((work.__name__, shape))
+        if (name_of(work), shape) not in self.captured:
+            self.late.append((name_of(work), shape))
         with self.waits, torch.inference_mode():
             out = work(shape, torch.from_numpy(vector))
         return Started(self, finish(out.numpy()))
@@ -103,7 +103,7 @@ def runner_of(
 def on_lanes(runner: Runner) -> tuple[CardLane, CardLane]:
     """Put lanes under the runner that behave like a card's."""
     lanes = CardLane(), CardLane()
-    runner.tokens, runner.sound = lanes
+    runner.tokens, runner.decoder.lane = lanes
     return lanes
 
 

@@ -114,7 +114,7 @@ def test_a_reference_is_decoded_by_captured_passes(model: Callable[[str], Model]
     runner.room(0, 64)
     runner.begin(0, type(prompt)(prompt.text, prompt.codec, None, codes))
     assert not sound.late
-    assert runner.passes.sound.state[-1][0] == 7 and runner.state.voiced[0] == 0
+    assert runner.decoder.sound.state[-1][0] == 7 and runner.decoder.voiced[0] == 0
 
 
 def test_a_frame_past_the_end_of_speech_harms_nobody(voice: Model) -> None:
@@ -142,7 +142,7 @@ def test_case_56_sound_is_the_same_in_any_chunks(
     speak(padded, [3] * len(schedules), frames)  # the same codes everywhere, left in the rings
     whole = padded.voice([0], frames).result()[0]
     for slot in slots:
-        padded.sound.do(lambda slot=slot: padded.passes.silence(slot)).result()
+        padded.decoder.open(slot)
     heard: list[list[np.ndarray]] = [[] for _ in slots]
     for turn in range(3):
         for size in {s[turn] for s in schedules if len(s) > turn}:

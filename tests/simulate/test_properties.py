@@ -23,19 +23,21 @@ def admitted(there: World) -> list[Heard]:
     return [h for h in there.run() if h.refused_s is None]
 
 
+@pytest.mark.parametrize("models", [1, 2, 4])
 @BRIEFLY
-@given(st.integers(0, 1 << 30))
-def test_no_stream_runs_dry_while_the_card_has_something_left(seed: int) -> None:
-    there = world(random.Random(seed), load=(0.1, 0.8), most_calls=80)
+@given(seed=st.integers(0, 1 << 30))
+def test_no_stream_runs_dry_while_the_card_has_something_left(models: int, seed: int) -> None:
+    there = world(random.Random(seed), load=(0.1, 0.8), most_calls=80, models=models)
     if there.able and there.utilisation < ENOUGH:
         assert not [h for h in admitted(there) if h.stalls]
 
 
+@pytest.mark.parametrize("models", [1, 2, 4])
 @BRIEFLY
-@given(st.integers(0, 1 << 30))
-def test_nobody_starves(seed: int) -> None:
+@given(seed=st.integers(0, 1 << 30))
+def test_nobody_starves(models: int, seed: int) -> None:
     """Whoever is let in hears something and comes to an end; whoever is not is told soon."""
-    there = world(random.Random(seed), load=(0.5, 6.0), most_calls=80)
+    there = world(random.Random(seed), load=(0.5, 6.0), most_calls=80, models=models)
     heard = there.run()
     assert len(heard) == len(there.calls)
     slo_s = there.simulation.config.slo_ttfa_s

@@ -2,7 +2,7 @@
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vivace.bench.arrivals import arrivals
 from vivace.config import EngineConfig
@@ -46,17 +46,35 @@ def table(rng: random.Random) -> CostTable:
     return CostTable(frame, voice, {16: frame_s * rng.uniform(0.1, 2.0)})
 
 
+def beside(first: CostTable, rng: random.Random) -> CostTable:
+    """Of another model on that device: other token steps, the same codec."""
+    frame_x, prompt_x = (10 ** rng.uniform(-0.6, 0.6) for _ in range(2))
+    row_s = first.frame[1] * 10 ** rng.uniform(-2.5, -0.6)
+    frame = {rows: first.frame[1] * frame_x + row_s * (rows - 1) for rows in SIZES}
+    return replace(first, frame=frame, prefill={16: first.prefill[16] * prompt_x})
+
+
 def world(
-    rng: random.Random, *, load: tuple[float, float] = (0.2, 4.0), most_calls: int = 1500
+    rng: random.Random,
+    *,
+    load: tuple[float, float] = (0.2, 4.0),
+    most_calls: int = 1500,
+    models: int = 1,
 ) -> World:
-    """One of them; `load` is the range of its load, in what its admission would carry."""
+    """One of them; `load` is the range of its load, in what its admission would carry.
+
+    Calls are for any of the `models`, now and then nearly all of them for one.
+    """
     config = EngineConfig(
         max_sessions=rng.choice([2, 4, 8, 16, 32, 64]),
         max_queue=rng.choice([0, 4, 64]),
         slo_ttfa_s=rng.choice([0.3, 1.0, 3.0]),
     )
     depth, host_s = rng.choice([1, 2]), rng.choice([0.0, 0.0003])
-    simulation = Simulation(config, table(rng), depth=depth, host_s=host_s)
+    first = table(rng)
+    others = [beside(first, rng) for _ in range(models - 1)]
+    simulation = Simulation(config, first, beside=others, depth=depth, host_s=host_s)
+    simulation.loop.costs.use(range(models))
     admission = simulation.loop.admission
     mean = rng.choice([10, 50, 120])  # frames
     streams = rng.uniform(*load) * admission.most
@@ -64,6 +82,10 @@ def world(
     kind = rng.choice(["poisson", "poisson", "bursty"])
     times = arrivals(kind, rps, min(15.0, most_calls / rps), rng.randrange(1 << 30))
     calls = [_call(due_s, mean, rng) for due_s in times]
+    if models > 1:
+        shares = [10 ** rng.uniform(-1.5, 0.0) for _ in range(models)]
+        chosen = rng.choices(range(models), shares, k=len(calls))
+        calls = [replace(call, model=model) for call, model in zip(calls, chosen, strict=True)]
     return World(simulation, calls, admission.load(max(1, math.ceil(streams))))
 
 

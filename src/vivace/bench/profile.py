@@ -17,7 +17,7 @@ from vivace.bench.stages import bytes_moved, frame_parts, seat, weights
 from vivace.config import EngineConfig
 from vivace.errors import InvalidRequest
 from vivace.parts import load_parts
-from vivace.runtime.lanes import StreamLane
+from vivace.runtime.lanes import StreamLane, name_of
 from vivace.runtime.runner import Runner
 from vivace.types import Row
 
@@ -87,7 +87,7 @@ class _Batch:
     """Sessions of one batch size, and what is looked at."""
 
     def __init__(self, runner: Runner, batch: int, chunk: int, context: int) -> None:
-        tokens, sound = runner.tokens, runner.sound
+        tokens, sound = runner.tokens, runner.decoder.lane
         assert isinstance(tokens, StreamLane) and isinstance(sound, StreamLane)
         self.runner, self.tokens, self.sound = runner, tokens, sound
         self.batch, self.chunk, self.context = batch, chunk, context
@@ -108,7 +108,7 @@ class _Batch:
             (talker, predictor, talker + predictor),
             strict=True,
         ):
-            if (work.__name__, shape) not in self.tokens.captured:
+            if (name_of(work), shape) not in self.tokens.captured:
                 self.tokens.rehearse(work, shape, pair)
                 self.tokens.prepare(work, shape, pair)
             name = work.__name__

@@ -13,9 +13,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from vivace.bench.machine import command, commit, hardware, versions
 from vivace.config import EngineConfig
 from vivace.parts import load_parts
+from vivace.runtime.decoder import SoundShape
 from vivace.runtime.lanes import Pass, send
 from vivace.runtime.memory import position_bytes
-from vivace.runtime.passes import FrameShape, SoundShape
+from vivace.runtime.passes import FrameShape
 from vivace.runtime.runner import Runner
 from vivace.types import Row, Sampling
 
@@ -129,7 +130,7 @@ def _stages(runner: Runner, batch: int, chunk_frames: Sequence[int], context: in
             f"codec, {frames} frames",
             batch,
             lambda: runner.voice(slots, frames).result(),
-            lambda: passes.voice(SoundShape(batch, frames), pair),
+            lambda: runner.decoder.voice_pass(SoundShape(batch, frames), pair),
             weights(runner.codec),
             next(runner.codec.parameters()).dtype,
         )

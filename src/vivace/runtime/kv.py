@@ -41,6 +41,13 @@ class KvPool:
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros(shape, device=device, dtype=dtype)
 
+    def fits(self, spec: TransformerSpec, dtype: torch.dtype) -> bool:
+        """Can it hold that talker's keys and values too? All published ones are alike."""
+        layers, _, _, *row = self.keys.shape
+        return (layers, *row) == (spec.layers, spec.kv_heads, spec.head_dim) and (
+            self.keys.dtype == dtype
+        )
+
     def lay(self, pages: list[int], keys: Tensor, values: Tensor) -> None:
         """Copy the first rows [layers, rows, kv, D] of a session into its pages."""
         for kept, new in ((self.keys, keys), (self.values, values)):

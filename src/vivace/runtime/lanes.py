@@ -4,6 +4,7 @@ On the CPU a lane is a thread. On a card it is a stream and the graphs captured 
 small copy in, one replay and one copy out, and an event tells when it is done.
 """
 
+import time
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -31,6 +32,11 @@ def send(values: Any, device: torch.device, dtype: torch.dtype | None = None) ->
     if device.type == "cpu":
         return host
     return host.pin_memory().to(device, non_blocking=True)
+
+
+def name_of(work: Pass) -> Hashable:
+    """What its graphs are kept under: two models' passes have the same names."""
+    return getattr(work, "__self__", None), work.__name__
 
 
 def finished(result: T) -> "Future[T]":
@@ -131,7 +137,7 @@ class StreamLane:
         self.device, self.graphs = device, graphs
         self.stream = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle()
-        self.captured: dict[tuple[str, Hashable], Captured] = {}
+        self.captured: dict[tuple[Hashable, Hashable], Captured] = {}
         self.eager = 0  # passes run without a graph
 
     def _on_stream(self) -> AbstractContextManager[Any]:
@@ -161,7 +167,7 @@ class StreamLane:
             graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
         ):
             result = work(shape, static)
-        self.captured[work.__name__, shape] = Captured(graph, static, result)
+        self.captured[name_of(work), shape] = Captured(graph, static, result)
 
     @torch.inference_mode()
     def run(
@@ -177,10 +183,39 @@ class StreamLane:
         return Copied(event, host, finish)
 
     def _compute(self, work: Pass, shape: Hashable, vector: Tensor) -> Tensor:
-        captured = self.captured.get((work.__name__, shape))
+        captured = self.captured.get((name_of(work), shape))
         if captured is None:
             self.eager += 1
             return work(shape, vector.to(self.device, non_blocking=True))
         captured.vector.copy_(vector, non_blocking=True)
         captured.graph.replay()
         return captured.result
+
+
+def lanes_of(
+    device: torch.device, *, graphs: bool, thread: ThreadPoolExecutor | None, threads: int
+) -> tuple[Lane, Lane]:
+    """Tokens and sound.
+
+    On the CPU `thread` is that of the tokens, if there is one already, and `threads` are what an
+    operation of the codec may take.
+    """
+    if device.type == "cuda":
+        return (
+            StreamLane(device, priority=-1, graphs=graphs),
+            StreamLane(device, priority=0, graphs=graphs),
+        )
+    beside = ThreadPoolExecutor(1, "vivace-codec", torch.set_num_threads, (threads,))
+    thread = thread or ThreadPoolExecutor(1, "vivace-tokens")
+    return ThreadLane(thread, device), ThreadLane(beside, device)
+
+
+def seconds(lane: Lane, step: Step) -> float:
+    """Make a pass ready; the seconds from its start to its result on the host."""
+    lane.prepare(*step)
+    taken = []
+    for _ in range(2):
+        began_s = time.perf_counter()
+        lane.run(*step, len).result()
+        taken.append(time.perf_counter() - began_s)
+    return min(taken)

@@ -15,7 +15,6 @@ from vivace.model.sampling import Guard, Picks, Rows
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
 from vivace.runtime.kv import KvPool, PagedCache
-from vivace.runtime.sound import Sound
 from vivace.runtime.state import PAGE, RING, Filter, State
 
 
@@ -44,28 +43,20 @@ class PromptShape:
     width: int
 
 
-@dataclass(frozen=True, slots=True)
-class SoundShape:
-    """`frames` of each of `rows` sessions."""
-
-    rows: int
-    frames: int
-
-
 class Passes:
-    """The three modules over the state."""
+    """Talker and predictor over the state; the frames they make go into the ring."""
 
     def __init__(
         self,
         spec: ModelSpec,
         talker: Talker,
         predictor: Predictor,
-        sound: Sound,
         state: State,
         kv: KvPool,
+        ring: Tensor,
     ) -> None:
-        self.spec, self.talker, self.predictor, self.sound = spec, talker, predictor, sound
-        self.state, self.kv = state, kv
+        self.spec, self.talker, self.predictor = spec, talker, predictor
+        self.state, self.kv, self.ring = state, kv, ring
         device = state.next_input.device
         self.shut = torch.zeros(spec.talker.vocab, device=device)  # special ids, but not the end
         self.shut[spec.talker.vocab - 1024 :] = -torch.inf
@@ -130,18 +121,5 @@ class Passes:
         s, counts = self.state, self.state.counts[:, slots]
         s.next_input[slots] = embed_frames(self.talker, self.predictor, codes)
         # An end of speech is stored as well, as a code that the codec has; nobody decodes it.
-        s.ring[slots, counts[1] % RING] = codes.clamp(max=self.predictor.spec.vocab - 1)
+        self.ring[slots, counts[1] % RING] = codes.clamp(max=self.predictor.spec.vocab - 1)
         s.counts[:, slots] = counts + (slots < s.scratch)
-
-    def voice(self, shape: SoundShape, vector: Tensor) -> Tensor:
-        """Decode the next frames of rows [2, B] of slots and ring rows: samples [B, T * 1920]."""
-        s, (slots, rings) = self.state, vector
-        start = s.voiced[rings]
-        places = (start[:, None] + torch.arange(shape.frames, device=vector.device)) % RING
-        s.voiced[rings] = start + shape.frames
-        return self.sound(s.ring[rings[:, None], places], slots)
-
-    def silence(self, slot: int) -> None:
-        """Make the slot a fresh one for the codec."""
-        self.sound.reset(slot)
-        self.state.voiced[slot].zero_()

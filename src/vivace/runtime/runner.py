@@ -1,30 +1,28 @@
-"""Runs sessions step by step: the loop's calls in, passes over slots on two lanes out.
+"""Runs one model's sessions step by step: the loop's calls in, passes over slots out.
 
 The same code on the CPU, where a pass is computed at its exact size on a thread, and on a card,
 where it is a captured graph of the next larger size, padded with rows of the scratch slot.
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial, reduce
 from itertools import product
 from operator import or_
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from vivace.config import MOST_CHUNK
 from vivace.model.codec import Codec
 from vivace.model.fused import embed_frames
 from vivace.model.predictor import Predictor
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
 from vivace.runtime.compiling import Compiles
+from vivace.runtime.decoder import Decoder
 from vivace.runtime.kv import KvPool
 from vivace.runtime.lanes import (
     Lane,
@@ -33,19 +31,20 @@ from vivace.runtime.lanes import (
     ThreadLane,
     Vector,
     finished,
+    lanes_of,
+    seconds,
     send,
 )
 from vivace.runtime.pages import Pages
-from vivace.runtime.passes import FrameShape, Passes, PromptShape, SoundShape, any_frame
+from vivace.runtime.passes import FrameShape, Passes, PromptShape, any_frame
 from vivace.runtime.prefix import Prefix, PrefixCache, key_of
 from vivace.runtime.sizes import Sizes, fit, pieces
 from vivace.runtime.sound import PlainSound, Sound
 from vivace.runtime.state import PAGE, Filter, Opening, State, filter_of
 from vivace.schedule.costs import CostTable, Points
 from vivace.text.prompt import X_VECTOR, Prompt
-from vivace.types import Codes, Frames, Pcm, Pending, Row, Sampling
+from vivace.types import Frames, Pcm, Pending, Row, Sampling
 
-ANY_CHUNK = tuple(range(1, MOST_CHUNK + 1))
 SHORT = 16  # pages
 POLL_S = 50e-6  # a step on a card takes milliseconds, and nobody calls when it is done
 
@@ -64,23 +63,12 @@ class Cold:
         return len(self.prompt.text) - 1 - self.laid
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """A chunk that took several passes."""
-
-    parts: list[Pending[Pcm]]
-
-    def done(self) -> bool:
-        """A lane keeps its order, so the last part tells."""
-        return self.parts[-1].done()
-
-    def result(self) -> Pcm:
-        """All of it, in order."""
-        return np.concatenate([part.result() for part in self.parts], 1)
-
-
 class Runner:
-    """Owner of pages, prompts on their way in, and the two lanes.
+    """Owner of one model's state and of its prompts on their way in.
+
+    It has the lanes, the codec and the pages in common with the runners `beside` it, if there are
+    any: slots are for sessions of any model, and all pages are alike in published checkpoints.
+    A runner of another shape has pages of its own.
 
     `context` is the most positions of one session. `sizes` are those that passes are padded to,
     `common` the frame that graphs are captured for; without them every step runs as it is.
@@ -107,6 +95,7 @@ class Runner:
         prefix_bytes: int = 1 << 28,
         threads: int = 1,
         thread: ThreadPoolExecutor | None = None,
+        beside: Sequence["Runner"] = (),
     ) -> None:
         weight = talker.codec_embedding.weight
         self.spec, self.codec = spec, codec
@@ -119,31 +108,31 @@ class Runner:
             device=self.device,
             dtype=weight.dtype,
         )
-        self.kv = KvPool(spec.talker, pages + 1, PAGE, self.device, weight.dtype)
-        sound = sound or PlainSound(codec, slots + 1)
-        self.passes = Passes(spec, talker, predictor, sound, self.state, self.kv)
-        self.pages, self.prefixes = Pages(pages, PAGE), PrefixCache(prefix_bytes)
+        self.kv: KvPool
+        self.pages: Pages
+        self.tokens: Lane
+        self.decoder: Decoder
+        if alike := [runner for runner in beside if runner.kv.fits(spec.talker, weight.dtype)]:
+            self.kv, self.pages = alike[0].kv, alike[0].pages
+        else:
+            self.kv = KvPool(spec.talker, pages + 1, PAGE, self.device, weight.dtype)
+            self.pages = Pages(pages, PAGE)
+        if beside:
+            self.tokens, self.decoder = beside[0].tokens, beside[0].decoder
+        else:
+            self.tokens, lane = lanes_of(self.device, graphs=graphs, thread=thread, threads=threads)
+            sound = sound or PlainSound(codec, slots + 1)
+            self.decoder = Decoder(sound, lane, slots, spec.codebooks, self.device, sizes)
+        self.passes = Passes(spec, talker, predictor, self.state, self.kv, self.decoder.ring)
+        self.prefixes = PrefixCache(prefix_bytes)
         self.common, self._common_is_any = common, common == any_frame(spec, self.state.width)
         self._grown: list[tuple[int, int, int]] = []  # slot, place in its table, page
         self._compiles: Compiles | None = None
         self._cold: dict[int, Cold] = {}
         self._filters = [(Filter(1, False), Filter(1, False))] * (slots + 1)
         self._least = [0] * slots  # frames before an end of speech, of each prompt
-        self.tokens, self.sound = self._lanes(graphs, thread, threads)
-
-    def _lanes(
-        self, graphs: bool, thread: ThreadPoolExecutor | None, threads: int
-    ) -> tuple[Lane, Lane]:
-        device = self.device
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)  # what has been filled so far was on another stream
-            return (
-                StreamLane(device, priority=-1, graphs=graphs),
-                StreamLane(device, priority=0, graphs=graphs),
-            )
-        beside = ThreadPoolExecutor(1, "vivace-codec", torch.set_num_threads, (threads,))
-        thread = thread or ThreadPoolExecutor(1, "vivace-tokens")
-        return ThreadLane(thread, device), ThreadLane(beside, device)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # what has been filled was on another stream
 
     @property
     def depth(self) -> int:
@@ -157,7 +146,7 @@ class Runner:
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake` whenever a step is done, where a thread can."""
-        for lane in (self.tokens, self.sound):
+        for lane in (self.tokens, self.decoder.lane):
             if isinstance(lane, ThreadLane):
                 lane.wake = wake
 
@@ -170,7 +159,7 @@ class Runner:
     @property
     def late(self) -> int:
         """On a card: steps without a graph, and kernels compiled, since the warm-up."""
-        lanes = (self.tokens, self.sound)
+        lanes = (self.tokens, self.decoder.lane)
         eager = sum(lane.eager for lane in lanes if isinstance(lane, StreamLane))
         return eager + (self._compiles.count if self._compiles else 0)
 
@@ -180,30 +169,28 @@ class Runner:
         Nothing is left behind but in the scratch slot.
         """
         scratch, pad = self.state.scratch, self.spec.text_ids.tts_pad
-        frame, prompt, sound = dict[int, Step](), dict[tuple[int, int], Step](), dict[Any, Step]()
+        frame, prompt = dict[int, Step](), dict[tuple[int, int], Step]()
         for rows in reversed(sizes.frame):
             pair = np.array([[scratch], [pad]]).repeat(rows, 1)
             frame[rows] = self.passes.frame, self._shape([scratch], rows), pair
         for rows, width in product(reversed(sizes.prefill), self._prompt_widths()):
             none = np.array([scratch, *[0] * (2 + rows)])  # 0 of its rows are to be laid down
             prompt[rows, width] = self.passes.prefill, PromptShape(rows, width), none
-        for frames, rows in product(reversed(sizes.codec_frames), reversed(sizes.codec_rows)):
-            pair = np.full((2, rows), scratch)
-            sound[frames, rows] = self.passes.voice, SoundShape(rows, frames), pair
+        decoder = self.decoder
+        sound = {} if decoder.times_s else decoder.steps(sizes)
         self._rehearse([*frame.values(), *prompt.values()], [*sound.values()])
-        frame_s = {rows: _time(self.tokens, step) for rows, step in frame.items()}
+        frame_s = {rows: seconds(self.tokens, step) for rows, step in frame.items()}
         prefill_s = dict[int, float]()
         for (rows, _), step in prompt.items():
-            prefill_s.setdefault(rows, _time(self.tokens, step))
-        voice_s = dict[int, dict[int, float]]()
-        for (frames, rows), step in sound.items():
-            voice_s.setdefault(frames, {})[rows] = _time(self.sound, step)
-        for lane in (self.tokens, self.sound):
+            prefill_s.setdefault(rows, seconds(self.tokens, step))
+        if sound:
+            decoder.time(sound)
+        for lane in (self.tokens, decoder.lane):
             if isinstance(lane, StreamLane):
                 lane.eager, self._compiles = 0, Compiles()
         if self.sizes is None:
-            return CostTable(frame_s, voice_s, prefill_s)
-        return cost_table(sizes, frame_s, voice_s, prefill_s)
+            return CostTable(frame_s, decoder.times_s, prefill_s)
+        return cost_table(sizes, frame_s, decoder.times_s, prefill_s)
 
     def _rehearse(self, tokens: list[Step], sound: list[Step]) -> None:
         """The lanes at the same time, each in its order: on a card most of it is compiling.
@@ -216,17 +203,17 @@ class Runner:
                 lane.rehearse(*step)
 
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(run, (self.tokens, self.sound), (tokens, sound)))
+            list(pool.map(run, (self.tokens, self.decoder.lane), (tokens, sound)))
 
-    def open(self, slot: int, sampling: Sampling, seed: int) -> None:
-        """Make the slot a fresh one with these draws."""
+    def open(self, slot: int, sampling: Sampling, seed: int, model: int = 0) -> None:
+        """Make the slot a fresh one with these draws; the model is this one."""
         s, vocab = sampling, self.spec.talker.vocab
         first = filter_of(vocab, s.temperature, s.top_k, s.top_p)
         vocab = self.spec.predictor.vocab
         later = filter_of(vocab, s.subtalker_temperature, s.subtalker_top_k, s.subtalker_top_p)
         self._filters[slot], self._least[slot] = (first, later), sampling.min_frames
         self.tokens.do(partial(self._open, slot, Opening(seed, sampling, first, later)))
-        self.sound.do(partial(self.passes.silence, slot))
+        self.decoder.open(slot)
 
     def _open(self, slot: int, opening: Opening) -> None:
         s = self.state
@@ -270,7 +257,7 @@ class Runner:
         )
         cold = self._cold[slot] = Cold(prompt, 0 if prefix is None else prefix.rows, begun)
         if prompt.ref_codes is not None and not prompt.after:
-            self._refer(slot, prompt.ref_codes)
+            self.decoder.refer(slot, prompt.ref_codes)
         return not cold.left
 
     def _begin(self, slot: int, prompt: Prompt, prefix: Prefix | None, pages: list[int]) -> None:
@@ -281,17 +268,6 @@ class Runner:
         if prefix is not None:
             self.kv.lay(pages, prefix.keys, prefix.values)
             s.counts[0, slot].fill_(prefix.rows)
-
-    def _refer(self, slot: int, codes: Codes) -> None:
-        """Decode a reference, for the state it leaves."""
-        sizes = ANY_CHUNK if self.sizes is None else self.sizes.codec_frames
-        for count in pieces(sizes, len(codes)):
-            part, codes = codes[:count], codes[count:]
-            self.sound.do(partial(self._hand_over, part))
-            self._decode([slot], [self.state.reference], count)
-
-    def _hand_over(self, codes: Codes) -> None:
-        self.state.refer(send(codes, self.device))
 
     def prefill(self, slot: int, rows: int) -> Pending[bool]:
         """Lay down the next rows of the slot's prompt; true once there are no more."""
@@ -391,23 +367,8 @@ class Runner:
         return max(least, *(len(self.pages.table(slot)) for slot in slots))
 
     def voice(self, slots: Sequence[int], frames: int) -> Pending[Pcm]:
-        """Decode the next `frames` of every slot: samples [B, frames * 1920].
-
-        Beside talker steps: on two cores eight streams take half the time. Until it is done, its
-        slots must not be opened anew.
-        """
-        sizes = ANY_CHUNK if self.sizes is None else self.sizes.codec_frames
-        parts = [self._decode(slots, slots, count) for count in pieces(sizes, frames)]
-        return parts[0] if len(parts) == 1 else Joined(parts)
-
-    def _decode(self, slots: Sequence[int], rings: Sequence[int], frames: int) -> Pending[Pcm]:
-        count = len(slots)
-        size = count if self.sizes is None else fit(self.sizes.codec_rows, count)
-        vector = np.full((2, size), self.state.scratch, dtype=np.int64)
-        vector[:, :count] = slots, rings
-        return self.sound.run(
-            self.passes.voice, SoundShape(size, frames), vector, lambda pcm: pcm[:count]
-        )
+        """Decode the next `frames` of every slot."""
+        return self.decoder.voice(slots, frames)
 
 
 def cost_table(s: Sizes, frame: Points, voice: Mapping[int, Points], prefill: Points) -> CostTable:
@@ -428,14 +389,3 @@ def cost_table(s: Sizes, frame: Points, voice: Mapping[int, Points], prefill: Po
         },
         every(prefill, s.prefill),
     )
-
-
-def _time(lane: Lane, step: Step) -> float:
-    """Make a pass ready; the seconds from its start to its result on the host."""
-    lane.prepare(*step)
-    taken = []
-    for _ in range(2):
-        began_s = time.perf_counter()
-        lane.run(*step, len).result()
-        taken.append(time.perf_counter() - began_s)
-    return min(taken)

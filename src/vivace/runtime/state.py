@@ -59,12 +59,10 @@ class Opening:
 
 
 class State:
-    """Owner of the slots' tensors.
+    """Owner of the slots' tensors, as one model's talker and predictor need them.
 
     Behind the last slot stands a scratch one, for the padded rows of a step; its pages are the
-    pool's last one, as is the page behind the last of every slot. The ring has one row more, for a
-    clone's reference on its way to the codec. The codec's lane owns `voiced`, the token lane the
-    rest.
+    pool's last one, as is the page behind the last of every slot.
     """
 
     def __init__(
@@ -81,7 +79,7 @@ class State:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         self.slots, self.width = slots, -(-context // PAGE)
-        self.scratch, self.reference = slots, slots + 1
+        self.scratch = slots
         self.next_input = rows(slots + 1, spec.talker.hidden, dtype=dtype)
         self.counts = rows(2, slots + 1)  # position of the next row, frames made
         self.whole = rows(4, slots + 1)  # seed, least frames, top-k twice
@@ -90,8 +88,6 @@ class State:
         self.seen = rows(slots + 1, spec.talker.vocab, dtype=torch.bool)
         self.tables = rows(slots + 1, self.width + 1)
         self.tables[-1] = self.tables[:, -1] = pages
-        self.ring = rows(slots + 2, RING, spec.codebooks)
-        self.voiced = rows(slots + 2)
         self.rows = rows(context, spec.talker.hidden, dtype=dtype)  # a prompt's, under its text
 
     # Numbers are filled in: an assignment would copy them to the card, and wait for that.
@@ -109,8 +105,3 @@ class State:
         self.fresh(slot)
         self.counts[1, slot].fill_(after)
         self.whole[1, slot].fill_(after + least)
-
-    def refer(self, codes: Tensor) -> None:
-        """Put frames [T, 16] of a reference where the codec reads them."""
-        self.ring[self.reference, : len(codes)] = codes
-        self.voiced[self.reference].zero_()

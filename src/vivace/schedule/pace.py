@@ -61,8 +61,7 @@ class Pacer:
 
     def _make(self, streams: int) -> Pace:
         p, costs = self.profile, self.costs
-        rows = min(streams, p.frame_rows)
-        turn_s = math.ceil(streams / rows) * costs.frame_s(rows)
+        turn_s = costs.turn_s(streams)
         chunk, rows, load = self._chunk(streams)
         step_s = costs.voice_s(rows, chunk) if streams > 1 else 0.0
         stall_s = costs.prompt_s if streams > 1 else 0.0

@@ -30,8 +30,8 @@ Ranked = list[tuple[float, int, Track]]
 class Plan:
     """One step: prompts to lay down, sessions to give a frame, sessions to decode a chunk of.
 
-    A session whose speech has ended may have fewer frames left than the chunk: the rest of its
-    row is cut off.
+    Frames are of one model's sessions, a chunk is of anybody's. A session whose speech has ended
+    may have fewer frames left than the chunk: the rest of its row is cut off.
     """
 
     prefill: tuple[Track, ...] = ()
@@ -173,15 +173,18 @@ class Policy:
 
     def _frame(self, talk: Ranked, pace: Pace, hurry: bool) -> tuple[Track, ...]:
         """The most pressing; streams far ahead join where they cost the others little."""
+        model = talk[0][2].model if talk else 0
+        if self.costs.mixed:  # a step is one model's
+            talk = [ranked for ranked in talk if ranked[2].model == model]
         batch = talk[: self.profile.frame_rows]
         if not hurry:
             return tuple(t for _, _, t in batch)
         needed = sum(slack < pace.ahead_s for slack, _, _ in batch)
         if not needed:
             return ()
-        most_s = self.costs.frame_s(needed) * (1.0 + self.profile.fill)
+        most_s = self.costs.frame_s(needed, model) * (1.0 + self.profile.fill)
         rows = needed
-        while rows < len(batch) and self.costs.frame_s(rows + 1) <= most_s:
+        while rows < len(batch) and self.costs.frame_s(rows + 1, model) <= most_s:
             rows += 1
         return tuple(t for _, _, t in batch[:rows])
 

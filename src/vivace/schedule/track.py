@@ -22,6 +22,7 @@ class Track:
     taken: int = 0  # frames the reader has taken away
     finished: bool = False  # the talker makes no more
     deadline_s: float | None = None  # when the listener's buffer empties; None before first audio
+    model: int = 0  # whose rows may be in one token step
 
     @property
     def seated(self) -> bool:

@@ -19,6 +19,7 @@ class Call:
     tokens_s: float = math.inf  # tokens of text a second; inf is all at once
     reads: float = math.inf  # seconds of sound the reader takes a second; inf is at once
     leaves_s: float | None = None  # hangs up so long after its first sound
+    model: int = 0  # that is to speak
 
 
 @dataclass(slots=True)

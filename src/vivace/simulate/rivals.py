@@ -49,14 +49,16 @@ class Rival:
         return [*tracks[behind:], *tracks[:behind]]
 
     def _frame(self, tracks: Iterable[Track]) -> tuple[Track, ...]:
+        """The first that can, and those behind it that are of its model."""
         full = self.profile.ahead_frames
-        ready = (
+        ready = [
             t
             for t in tracks
             if t.prefilled and t.text_ready and not t.finished
             if t.pending + t.flying < MOST_PENDING and t.voiced - t.taken < full
-        )
-        return tuple(islice(ready, self.profile.frame_rows))
+        ]
+        alike = (t for t in ready if t.model == ready[0].model)
+        return tuple(islice(alike, self.profile.frame_rows))
 
     def _voice(self, tracks: Iterable[Track]) -> tuple[tuple[Track, ...], int]:
         """The first that has its chunk, and those behind it whose chunk is as large."""

@@ -8,7 +8,7 @@ import heapq
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -38,6 +38,7 @@ class Simulation:
     noise: float = 0.0  # steps take up to so much longer than the table says, at random
     until_s: float = math.inf  # when counting of timely sound ends
     buffer_s: float = 0.0  # what listeners hold back before they start to play
+    beside: Sequence[CostTable] = ()  # of further models; the codec's times are those of `table`
     policy: Callable[[EngineConfig, Costs], Plans] | None = None
     admission: Callable[[EngineConfig, Costs], Admission] | None = None
     seed: int = 1
@@ -61,6 +62,9 @@ class Simulation:
         )
         self.runner.noise = self.noise
         costs = Costs(self.table, self.config.profile)
+        for model, table in enumerate(self.beside, 1):
+            costs.add(model, table)
+            self.runner.costs.add(model, table)
         policy = self.policy(self.config, costs) if self.policy else None
         self.loop = Loop(self.runner, self.config, self.clock, lambda _: None, costs, policy)
         if self.admission:
@@ -112,7 +116,7 @@ class Simulation:
         caller = Caller(id, call, self.clock, self.buffer_s, self.until_s)
         self.heard.append(caller.heard)
         session = cast(Session, caller)
-        track = Track(self.clock.now)
+        track = Track(self.clock.now, model=call.model)
         self.loop.tell(Turn(session, cast(Script, caller.words), Sampling(), call.frames, track))
         tokens = max(1, round(call.frames / FRAMES_PER_TOKEN))
         if math.isinf(call.tokens_s):

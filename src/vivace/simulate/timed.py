@@ -82,6 +82,7 @@ class TimedRunner:
         self.tokens, self.sound = Lane(clock, host_s), Lane(clock, host_s)
         self.lengths: dict[int, int] = {}
         self.made: dict[int, int] = {}
+        self.models: dict[int, int] = {}  # of slots
         self.costs = Costs(table, profile)  # never corrected: it is the truth
         self.noise = 0.0
 
@@ -91,9 +92,9 @@ class TimedRunner:
     def watch(self, wake: Callable[[], None]) -> None:
         """The simulation looks by itself."""
 
-    def open(self, slot: int, sampling: Sampling, seed: int) -> None:
+    def open(self, slot: int, sampling: Sampling, seed: int, model: int = 0) -> None:
         """The seed is the length."""
-        self.lengths[slot], self.made[slot] = seed, 0
+        self.lengths[slot], self.made[slot], self.models[slot] = seed, 0, model
 
     def close(self, slot: int) -> None:
         """Nothing is held."""
@@ -108,15 +109,18 @@ class TimedRunner:
 
     def prefill(self, slot: int, rows: int) -> Due[bool]:
         """The whole prompt."""
-        return self.tokens.run(self._took(self.costs.prompt_s), True)
+        tokens = self.costs.tokens[self.models[slot]]
+        return self.tokens.run(self._took(tokens.prompt_s), True)
 
     def frame(self, rows: Sequence[Row]) -> Due[Frames]:
         """One more of each."""
         ended = np.array([self.made[row.slot] >= self.lengths[row.slot] for row in rows])
         for row in rows:
             self.made[row.slot] += 1
+        (model,) = {self.models[row.slot] for row in rows}
         codes = np.broadcast_to(_NO_CODES, (len(rows), 16))
-        return self.tokens.run(self._took(self.costs.frame_s(len(rows))), Frames(codes, ended))
+        took_s = self._took(self.costs.frame_s(len(rows), model))
+        return self.tokens.run(took_s, Frames(codes, ended))
 
     def voice(self, slots: Sequence[int], frames: int) -> Due[Pcm]:
         """Samples that nobody hears, as many as there would be: the loop counts them."""
