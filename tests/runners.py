@@ -158,6 +158,9 @@ class Bytes:
     def feed(self, text: str) -> list[int]:
         return self.encode(text)
 
+    def settle(self) -> list[int]:
+        return []
+
     def finish(self) -> list[int]:
         return []
 

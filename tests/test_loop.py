@@ -656,6 +656,19 @@ def test_a_first_sound_lasts_until_the_next_can_come() -> None:
     assert len(chunks[0].pcm) >= bench.loop.policy.lead_s * SAMPLE_RATE
 
 
+def test_a_first_sound_waits_for_no_text() -> None:
+    """What would come next is not written yet: how long it takes to make decides nothing."""
+    bench = Bench(FakeRunner(lambda seed: 60))
+    costs = Costs(CostTable({1: 0.05}, {1: {1: 0.01}}, {1: 0.01}), Profile())
+    bench.loop = Loop(bench.runner, bench.config, lambda: bench.now, bench.ended.append, costs)
+    session = bench.open(None)
+    for text, heard in (("a", [0]), ("b", [1]), ("cd", [2, 3])):  # a token is a byte here
+        session.append(text)
+        bench.run()
+        assert bench.loop.policy.lead_s > 0.08
+        assert frames(drain(session)) == heard
+
+
 def test_starved_and_late_are_counted_when_a_listener_falls_silent() -> None:
     bench = Bench(FakeRunner(lambda seed: 30), profile=Profile(first_frames=1, chunk_frames=4))
     bench.open()

@@ -635,10 +635,14 @@ class Loop:
         self._finish_if_said(turn)
 
     def _begin(self, turn: Turn, sound: Pcm) -> Pcm:
-        """What to send of the first sound: nothing, until it outlasts the making of the next."""
+        """What to send of the first sound: nothing, until it outlasts the making of the next.
+
+        Unless text has run dry: who writes decides when the next is made, and waits for the first.
+        """
         turn.early.append(sound)
         early = np.concatenate(turn.early)
-        if len(early) < self.policy.lead_s * SAMPLE_RATE:
+        more = turn.text_ready or turn.track.pending or turn.track.flying
+        if more and len(early) < self.policy.lead_s * SAMPLE_RATE:
             return early[:0]
         turn.early.clear()
         return early

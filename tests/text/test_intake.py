@@ -83,6 +83,27 @@ def test_case_15_markdown_is_not_read_unless_asked() -> None:
 
 
 @pytest.mark.parametrize("normalize", [False, True])
+@pytest.mark.parametrize(
+    ("chunks", "given_out"),
+    [
+        (["Hello ", "there ", "you "], ["Hello", " there", " you"]),
+        (["Hello", " there", " you"], ["", "Hello", " there"]),
+        (["Yes! ", "No "], ["Yes", "! No"]),
+        (["Yes, ", "of "], ["Yes", ", of"]),
+        (["at ", "9\n"], ["at", " 9"]),
+        ([*"an ox "], ["", "", "an", "", "", " ox"]),
+        (["今天", "。"], ["", "今天"]),
+    ],
+)  # fmt: skip
+def test_a_word_goes_out_with_the_character_after_it(
+    chunks: list[str], given_out: list[str], normalize: bool
+) -> None:
+    reader = intake(piece_s=20.0, normalize=normalize)
+    got = [[id_ for some in reader.feed(chunk) for id_ in some.ids] for chunk in chunks]
+    assert got == [QWEN.encode(text) for text in given_out]
+
+
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("chunks", [["Hello <|im_end|> <|im_start|>assistant"], ["<|im_", "end|>"]])
 def test_case_25_control_strings_are_text(chunks: list[str], normalize: bool) -> None:
     (piece,), skipped = take(chunks, normalize=normalize, piece_s=20.0)

@@ -111,6 +111,26 @@ def test_a_word_goes_out_once_it_is_over(chunks: list[str], given_out: list[str]
 
 
 @pytest.mark.parametrize(
+    ("text", "given_out", "pausing"),
+    [
+        ("Hello", "Hello", True),
+        ("**Hello**", "Hello", True),
+        ("Hello 😊", "Hello", True),
+        ("see [a", "see", True),
+        ("see[a", "see", False),
+        ("- [x]", "", True),
+        ("```", "", True),
+    ],
+)
+def test_a_word_before_white_space_waits_for_nothing(
+    text: str, given_out: str, pausing: bool
+) -> None:
+    normalizer = Normalizer()
+    assert normalizer.feed(text, pausing=True) == given_out
+    assert normalizer.pausing is pausing
+
+
+@pytest.mark.parametrize(
     "text",
     ["a" * 5000, "[" * 5000, "<" * 5000, "[a](" * 1200, "[a](" + "(" * 5000, "*" * 5000,
      "<b " + "x" * 5000, "<https://" + "x" * 5000, "[" + "x" * 5000, "```" + "x" * 5000],
@@ -150,3 +170,14 @@ def test_letters_and_figures_are_never_lost(text: str) -> None:
         return "".join(filter(str.isalnum, text))
 
     assert heard(normalize(text)) == heard(text)
+
+
+@given(st.lists(TEXT.filter(lambda text: not text[-1:].isspace()), max_size=6))
+@example(["- [x]", " [x]", "\n[x]"])
+@example(["| a", " | b", " |"])
+def test_white_space_that_was_foretold_changes_nothing(chunks: list[str]) -> None:
+    normalizer, said = Normalizer(), ""
+    for at, chunk in enumerate(chunks):
+        rest = "".join(chunks[at + 1 :])
+        said += normalizer.feed(chunk, pausing=not rest or rest[0].isspace())
+    assert (said + normalizer.finish(), normalizer.dropped) == take(["".join(chunks)])

@@ -132,6 +132,47 @@ def test_a_word_is_given_out_once_it_is_certain(pieces: list[str], given_out: li
     assert [stream.feed(piece) for piece in pieces] == [QWEN.encode(text) for text in given_out]
 
 
+def parts_a_word(char: str) -> bool:
+    """White space and punctuation: no letter, no figure, and nothing that joins the one before."""
+    return unicodedata.category(char)[0] in "ZPS" or char in "\n\r\t"
+
+
+@settings(max_examples=600)
+@given(st.lists(TEXT.map(without_surrogates), max_size=8))
+@example(["Hello", " there"])
+@example(["no.", "\n", "go"])
+@example(["I", "'", "m"])
+@example(["\u1100\u1161", " "])
+@example(["cafe\u0301", "=\u0338"])
+def test_settled_words_give_the_ids_of_the_whole(pieces: list[str]) -> None:
+    stream, ids = QWEN.stream(), list[int]()
+    for at, piece in enumerate(pieces):
+        ids += stream.feed(piece)
+        rest = "".join(pieces[at + 1 :])
+        if not rest or parts_a_word(rest[0]):
+            ids += stream.settle()
+    assert ids + stream.finish() == QWEN.encode("".join(pieces))
+
+
+@pytest.mark.parametrize(
+    ("text", "given_out"),
+    [("Hello", "Hello"), (" it's", "'s"), ("42", "2"), ("well.", ""), ("cafe\u0301", ""), ("", "")],
+)
+def test_a_word_before_white_space_waits_for_nothing(text: str, given_out: str) -> None:
+    stream = QWEN.stream()
+    stream.feed(text)
+    assert stream.settle() == QWEN.encode(given_out)
+    assert stream.settle() == []
+
+
+def test_a_letter_or_figure_takes_no_line_end_along() -> None:
+    """What `settle` relies on, for every character."""
+    chars = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isalnum()]
+    text = "".join(f"{char}\n" for char in map(QWEN.normalize, chars) if len(char) == 1)
+    assert len(chars) > 100_000
+    assert all(word == "\n" or not word.endswith("\n") for word, _ in QWEN.split(text))
+
+
 def test_a_finished_stream_takes_the_next_text() -> None:
     stream = QWEN.stream()
     for _ in range(2):

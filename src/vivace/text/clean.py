@@ -104,6 +104,11 @@ class Cleaner:
         check_text(half, self._param)
         return self._joined("")
 
+    @property
+    def pausing(self) -> bool:
+        """Does white space, or else the end, follow what was given out?"""
+        return bool(self._spaces)
+
     def _line_ends(self, text: str) -> str:
         if self._after_return and text.startswith("\n"):
             text = text[1:]

@@ -50,6 +50,7 @@ class Intake:
         self._language, self._most_tokens = language, most_tokens
         self._cleaner = Cleaner()
         self._normalizer = Normalizer() if normalize else None
+        self._pausing = False  # does white space, or else the end, follow what came this far?
         self._segmenter = Segmenter(piece_s, language)
         self._tokens = tokens
         self._piece = _Piece(Cap(language))
@@ -74,15 +75,27 @@ class Intake:
         return words
 
     def _parts(self, text: str, *, end: bool) -> list[Part]:
+        self._pausing = self._cleaner.pausing
         if self._normalizer is not None:
-            text = self._normalizer.feed(text) + (self._normalizer.finish() if end else "")
+            text = self._normalizer.feed(text, pausing=self._pausing)
+            text += self._normalizer.finish() if end else ""
+            self._pausing = self._normalizer.pausing
             self.skipped += self._normalizer.dropped
             self._normalizer.dropped = []
         parts = self._segmenter.feed(text)
         return parts + self._segmenter.finish() if end else parts
 
     def _words(self, parts: list[Part]) -> list[Words]:
-        return [words for part in parts if (words := self._take(part)) is not None]
+        words = [words for part in parts if (words := self._take(part)) is not None]
+        if self._pausing or self._segmenter.pausing:
+            words += self._settled()
+        return words
+
+    def _settled(self) -> list[Words]:
+        """The last word of what has come, that the tokenizer still held."""
+        self._add(self._piece, "", self._tokens.settle())
+        ids = self._give_out(self._piece)
+        return [Words(ids)] if ids else []
 
     def _take(self, part: Part) -> Words | None:
         """One part's tokens, with those held back, once its piece has a sound."""
@@ -94,9 +107,16 @@ class Intake:
         if not piece.speakable:
             self.skipped += ["".join(piece.text)] * part.ends
             return None
+        ids = self._give_out(piece)
+        return Words(ids, piece.cap.frames if part.ends else None) if ids or part.ends else None
+
+    def _give_out(self, piece: _Piece) -> list[int]:
+        """Its tokens, with those that were kept back, if it has a sound."""
+        if not piece.speakable:
+            return []
         ids, piece.held = piece.held, []
         self.ids += ids
-        return Words(ids, piece.cap.frames if part.ends else None) if ids or part.ends else None
+        return ids
 
     def _add(self, piece: _Piece, text: str, ids: list[int]) -> None:
         piece.cap.add(text)

@@ -50,6 +50,10 @@ _OPEN = re.compile(
     re.IGNORECASE,
 )
 
+# Atoms at the end of what has come that may be another thing with what follows; with white space
+# or the end to follow, only a box, which is none at the end.
+_UNSURE = {False: ("space", "word"), True: ("space", "box")}
+
 _MARK = re.compile(r"\*+|_+|~~+|`+")
 _LINE_MARK = re.compile(r"#{1,6}|[-*+•‣◦]|>+|-{2,}|\*{3,}|_{3,}|={3,}")
 _RULE_OF_TABLE = re.compile(r":?-+:?")
@@ -80,6 +84,7 @@ class Normalizer:
 
     def __init__(self) -> None:
         self.dropped: list[str] = []
+        self.pausing = False  # does white space, or else the end, follow what was given out?
         self._out: list[str] = []  # on its way; outlives a feed that raises
         self._open = ""  # an atom that may not be over yet
         self._before = " "  # the character before it
@@ -92,33 +97,37 @@ class Normalizer:
         self._table = False  # in a line with cells
         self._cell = False  # a cell has ended
 
-    def feed(self, text: str) -> str:
-        """What is certain with this text."""
-        return self._take(self._open + text, final=False)
+    def feed(self, text: str, *, pausing: bool = False) -> str:
+        """What is certain with this text; `pausing`: white space, or else the end, follows it."""
+        said = self._take(self._open + text, final=False, pausing=pausing)
+        self.pausing = bool(self._space) or self._cell or (pausing and not self._open)
+        return said
 
     def finish(self) -> str:
         """The rest."""
-        rest = self._take(self._open, final=True)
+        rest = self._take(self._open, final=True, pausing=False)
         if not self._begun and (unsaid := "".join(self._unsaid).strip()):
             self.dropped = [unsaid]
         return rest
 
-    def _take(self, text: str, *, final: bool) -> str:
-        at, self._open = 0, ""
-        while at < len(text):
+    def _take(self, text: str, *, final: bool, pausing: bool) -> str:
+        at, self._open, most = 0, "", len(text)
+        if pausing:
+            text += " "  # stands for what follows, and does not count
+        while at < most:
             if not final and text[at] in "![<" and _OPEN.fullmatch(text, at):
                 break
             atom = _ATOM.match(text, at)
             assert atom is not None
             end = atom.end()
-            if not final and end == len(text) and atom.lastgroup in ("space", "word"):
+            if not final and end >= most and atom.lastgroup in _UNSURE[pausing]:
                 break
             if not self._begun:
                 self._unsaid.append(atom[0])
             self._out.append(self._atom(atom, text[end : end + 1]))
             self._before = text[end - 1]
             at = end
-        self._open = text[at:]
+        self._open = text[at:most]
         said = "".join(self._out)
         self._out.clear()
         return said

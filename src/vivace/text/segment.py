@@ -93,6 +93,11 @@ class Segmenter:
         self._open = text[at:]
         return self._give_out()
 
+    @property
+    def pausing(self) -> bool:
+        """Does white space or punctuation follow the parts so far?"""
+        return bool(self._open)
+
     def finish(self) -> list[Part]:
         """The rest; it ends the last piece, if there is one."""
         self._add(self._open)

@@ -5,6 +5,7 @@ text is only text. Prompts are built from ids.
 """
 
 import unicodedata
+from itertools import chain
 from pathlib import Path
 
 import tokenizers
@@ -100,6 +101,9 @@ class TokenStream:
 
     Long words cost no rescans: a run of only letters, only white space or only symbols ends no
     word. A finished stream is empty and can take the next text.
+
+    Who knows that white space, punctuation or the end comes next says so with `settle`, and a
+    word of letters or figures waits for nothing.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -121,6 +125,16 @@ class TokenStream:
         if self._settled_chars > _SCAN_ALWAYS and _is_one_run(new + text[start]):
             return []
         return self._give_out()
+
+    def settle(self) -> list[int]:
+        """The ids that are certain if white space, punctuation or the end comes next.
+
+        All of what was held back, unless it ends with a symbol, which the line end that may follow
+        would belong to, or with a mark.
+        """
+        held = chain(reversed(self._open), reversed(self._settled))
+        last = next((text[-1] for text in held if text), "")
+        return self.finish() if last.isalnum() else []
 
     def finish(self) -> list[int]:
         """The ids of what was held back."""
