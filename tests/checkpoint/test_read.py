@@ -54,6 +54,31 @@ def test_base_gives_the_x_vector_size_alone(configs: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("num_filters", None, "num_filters is None, not int"),
+        ("pad_mode", "reflect", "pad_mode is 'reflect'; vivace knows 'constant'"),
+        ("use_conv_shortcut", True, "use_conv_shortcut is True; vivace knows False"),
+        ("num_quantizers", 8, "num_quantizers is 8; the decoder takes 16"),
+        ("upsampling_ratios", [8, 6, 5], "upsampling_ratios are [8, 6, 5]: not 1920 to a frame"),
+    ],
+)
+def test_an_encoder_that_we_do_not_know_is_refused_where_it_is_needed(
+    configs: Path, name: str, value: object, why: str
+) -> None:
+    def edit(c: dict[str, Any]) -> None:
+        c["encoder_config"][name] = value
+
+    change(configs / CODEC, edit)
+    assert read_spec(configs).codec_encoder is None  # named voices need none
+    base = {"tts_model_type": "base", "speaker_encoder_config": {"enc_dim": 256}}
+    change(configs / "config.json", lambda c: c.update(base))
+    with pytest.raises(CheckpointError) as caught:
+        read_spec(configs)
+    assert f"encoder_config.{why}" in caught.value.message
+
+
+@pytest.mark.parametrize(
     ("given", "expected"),
     [
         (None, Sampling()),

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from tests.golden import read
 
-from vivace.checkpoint import load
+from vivace.checkpoint import Encoders, load
 from vivace.model.codec import Codec
 from vivace.model.predictor import Predictor
 from vivace.model.spec import ModelSpec
@@ -25,6 +25,7 @@ class Model:
     talker: Talker
     predictor: Predictor
     codec: Codec
+    encoders: Encoders | None
 
 
 class Models:
@@ -38,4 +39,5 @@ class Models:
     def _load(self, name: str) -> Model:
         path = read.assemble(name, self.root / name)
         m = load(path, "cpu", torch.float32)
-        return Model(path, m.spec, Tokenizer.from_dir(path), m.talker, m.predictor, m.codec)
+        tokenizer = Tokenizer.from_dir(path)
+        return Model(path, m.spec, tokenizer, m.talker, m.predictor, m.codec, m.encoders)

@@ -2,19 +2,21 @@
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tests.golden.clips import CLIPS, hum
 
 from vivace.types import Clone, Codes, Pcm, Sampling, SpeechRequest, TextMode
 
 HERE = Path(__file__).parent
 FRAMES = 10  # most frames of a case, as in regenerate.py
 CHECKPOINTS = ("custom_voice", "custom_voice_0b6", "voice_design", "base")
+NO_CALLS = ("clone", "clips")
 CODEC_FRAMES = (1, 5, 80, 330)
 DRAWS = (
     *("temperature", "top_k", "top_p", "repetition_penalty"),
@@ -57,7 +59,7 @@ class Case:
 def names(checkpoint: str, *, sampled: bool = False) -> list[str]:
     """The cases of a checkpoint, the greedy or the sampled ones."""
     found = (path.name.split(".")[1] for path in (HERE / "cases").glob(f"{checkpoint}.*.npz"))
-    return sorted(n for n in found if n != "clone" and ("sampled" in n) == sampled)
+    return sorted(n for n in found if n not in NO_CALLS and ("sampled" in n) == sampled)
 
 
 def assemble(checkpoint: str, out: Path) -> Path:
@@ -74,6 +76,20 @@ def clone(x_vector_only: bool) -> Clone:
             return Clone(kept["x_vector"])
         codes = kept["ref_codes"].astype(np.int64)
         return Clone(kept["x_vector"], codes, str(kept["ref_text"]))
+
+
+def clips() -> Iterator[tuple[Pcm, Codes, Floats]]:
+    """Clips [N], and what the official package encodes them to: codes [T, 16], x-vector."""
+    with np.load(HERE / "cases" / "base.clone.npz") as kept:
+        yield _heard(kept["clip"]), kept["ref_codes"].astype(np.int64), kept["x_vector"]
+    with np.load(HERE / "cases" / "base.clips.npz") as kept:
+        for samples in CLIPS:
+            codes = kept[f"codes_{samples}"].astype(np.int64)
+            yield _heard(hum(samples)), codes, kept[f"x_vector_{samples}"]
+
+
+def _heard(clip: npt.NDArray[np.int16]) -> Pcm:
+    return clip.astype(np.float32) / 32768
 
 
 def case(checkpoint: str, name: str) -> Case:

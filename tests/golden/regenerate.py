@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from clips import CLIPS, hum
 from layout import (
     CODEBOOK,
     CODEC_CONFIG,
@@ -324,14 +325,6 @@ class Recorder:
         return min(float(first - second) for first, second in best)
 
 
-def reference_clip() -> np.ndarray:
-    """1.3 s that hum: not a whole number of frames. int16, so that it is stored as it was used."""
-    rng = np.random.default_rng(0)
-    t = np.arange(31_000) / 24_000
-    hum = 0.3 * np.sin(2 * np.pi * 180 * t) * (1 + np.sin(2 * np.pi * 3 * t)) / 2
-    return (32768 * (hum + 0.02 * rng.standard_normal(len(t)))).astype(np.int16)
-
-
 def record_custom_voice(recorder: Recorder) -> None:
     ryan = dict(text=EN, speaker="Ryan", language="English")
     recorder.run("greedy", **ryan)
@@ -372,7 +365,7 @@ def record_voice_design(recorder: Recorder) -> None:
 
 @torch.inference_mode()
 def record_base(recorder: Recorder) -> None:
-    clip = reference_clip()
+    clip = hum(31_000)  # not a whole number of frames
     audio = (clip.astype(np.float32) / 32768, 24_000)
     items = recorder.model.create_voice_clone_prompt(audio, ref_text=REFERENCE_TEXT)
     np.savez_compressed(
@@ -390,6 +383,19 @@ def record_base(recorder: Recorder) -> None:
     recorder.run("x_vector", **vector)
     recorder.run("x_vector_whole", **vector, non_streaming_mode=True)
     recorder.run("icl_sampled", text=ZH, language="Chinese", voice_clone_prompt=items, seed=3)
+    recorder.run("x_vector_sampled", **vector, seed=11)
+    record_clips(recorder)
+
+
+def record_clips(recorder: Recorder) -> None:
+    """What clips of other lengths are encoded to. They are made by a formula and not stored."""
+    kept = {}
+    for samples in CLIPS:
+        audio = (hum(samples).astype(np.float32) / 32768, 24_000)
+        item = recorder.model.create_voice_clone_prompt(audio, ref_text=REFERENCE_TEXT)[0]
+        kept[f"codes_{samples}"] = item.ref_code.numpy().astype(np.int16)
+        kept[f"x_vector_{samples}"] = item.ref_spk_embedding.numpy()
+    np.savez_compressed(recorder.out / f"{recorder.checkpoint}.clips.npz", **kept)
 
 
 @torch.inference_mode()

@@ -11,38 +11,60 @@ from vivace.checkpoint.prints import prints_of
 from vivace.checkpoint.read import CODEC_FOLDER, read_spec
 from vivace.checkpoint.weights import Unfilled, Weights
 from vivace.model.codec import Codec
+from vivace.model.codec_encoder import CodecEncoder
 from vivace.model.predictor import Predictor
+from vivace.model.speaker import SpeakerEncoder
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
 
 
 @dataclass(frozen=True, slots=True)
+class Encoders:
+    """What a base checkpoint takes a voice from a clip with."""
+
+    speaker: SpeakerEncoder
+    codec: CodecEncoder
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
-    """One loaded checkpoint, ready to run."""
+    """One loaded checkpoint, ready to run; `encoders` are those of a base one."""
 
     spec: ModelSpec
     talker: Talker
     predictor: Predictor
     codec: Codec
+    encoders: Encoders | None = None
 
 
 def load(path: Path, device: torch.device | str, dtype: torch.dtype) -> Model:
     """Load the checkpoint in the folder `path`.
 
-    The talker and the predictor run in `dtype`; the codec stays in fp32, which its sound needs.
+    The talker and the predictor run in `dtype`; the codec stays in fp32, which its sound needs, and
+    so do the encoders, whose codes are choices that rounding would flip.
     Raises CheckpointError that says what to do.
     """
     spec = replace(read_spec(path), prints=prints_of(path))
     weights, codec_weights = Weights(path), Weights(path / CODEC_FOLDER)
     with torch.device(device), Unfilled():
-        codec = Codec(spec.codec)
+        codec, encoders = Codec(spec.codec), _encoders(spec)
         with _default_dtype(dtype):
             talker, predictor = Talker(spec), Predictor(spec)
-    weights.load(talker, predictor)
-    codec_weights.load(codec)
-    for module in (talker, predictor, codec):
+    heard, spoken = ((encoders.speaker,), (encoders.codec,)) if encoders else ((), ())
+    weights.load(talker, predictor, *heard)
+    codec_weights.load(codec, *spoken)
+    for module in (talker, predictor, codec, *heard, *spoken):
         module.eval().requires_grad_(False)
-    return Model(spec, talker, predictor, codec)
+    return Model(spec, talker, predictor, codec, encoders)
+
+
+def _encoders(spec: ModelSpec) -> Encoders | None:
+    """Unfilled ones, where the checkpoint has some."""
+    if spec.speaker_encoder is None or spec.codec_encoder is None:
+        return None
+    return Encoders(
+        SpeakerEncoder(spec.speaker_encoder), CodecEncoder(spec.codec, spec.codec_encoder)
+    )
 
 
 @contextmanager

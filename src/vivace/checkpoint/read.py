@@ -1,6 +1,7 @@
 """Reads the config files of a checkpoint into a `ModelSpec`, or says what is wrong with them."""
 
 from dataclasses import asdict
+from math import prod
 from pathlib import Path
 
 from vivace.checkpoint.fields import Fields, read_json
@@ -9,6 +10,7 @@ from vivace.model.spec import (
     PIECE_S,
     CodecIds,
     CodecSpec,
+    EncoderSpec,
     ModelSpec,
     SpeakerSpec,
     TextIds,
@@ -29,8 +31,8 @@ def read_spec(path: Path) -> ModelSpec:
     """
     faults: list[str] = []
     root = _root(path, faults)
-    codec = _codec(path, faults)
-    spec = _spec(root, codec, _defaults(path, faults))
+    tokenizer = _tokenizer(path, faults)
+    spec = _spec(root, tokenizer, _defaults(path, faults))
     if not faults:
         faults = [f"{path}: {fault}" for fault in _contradictions(spec)]
     if faults:
@@ -67,13 +69,18 @@ def _refuse_other_codec(fields: Fields, name: str) -> None:
         )
 
 
-def _codec(path: Path, faults: list[str]) -> CodecSpec:
+def _tokenizer(path: Path, faults: list[str]) -> Fields:
+    """The speech tokenizer's config, after making sure that it is the 12 Hz one."""
     file = path / CODEC_FOLDER / "config.json"
     hint = f"The folder {CODEC_FOLDER} is part of the checkpoint: fetch it with its files."
     root = Fields(f"{file}: ", read_json(file, hint), faults)
     _refuse_other_codec(root, "model_type")
     if (rate := root.integer("output_sample_rate", SAMPLE_RATE)) != SAMPLE_RATE:
         root.fault("output_sample_rate", f"is {rate}; vivace speaks at {SAMPLE_RATE}")
+    return root
+
+
+def _codec(root: Fields) -> CodecSpec:
     d = root.child("decoder_config")
     return CodecSpec(
         latent=d.integer("latent_dim"),
@@ -97,8 +104,49 @@ def _codec(path: Path, faults: list[str]) -> CodecSpec:
     )
 
 
-def _spec(root: Fields, codec: CodecSpec, defaults: Sampling) -> ModelSpec:
-    talker = root.child("talker_config")
+def _encoder(root: Fields, codec: CodecSpec) -> EncoderSpec:
+    """The encoder of the speech tokenizer, which only cloning needs."""
+    e = root.child("encoder_config")
+    fixed: dict[str, object] = {
+        "audio_channels": 1,
+        "hidden_act": "gelu",
+        "pad_mode": "constant",
+        "use_causal_conv": True,
+        "use_conv_shortcut": False,
+        "codebook_size": codec.codebook_size,
+        "num_semantic_quantizers": codec.semantic_quantizers,
+    }
+    for name, value in fixed.items():
+        if (found := e.data.get(name, value)) != value:
+            e.fault(name, f"is {found!r}; vivace knows {value!r}")
+    if (books := e.integer("num_quantizers")) < codec.quantizers:
+        e.fault("num_quantizers", f"is {books}; the decoder takes {codec.quantizers}")
+    spec = EncoderSpec(
+        filters=e.integer("num_filters"),
+        rates=e.integers("upsampling_ratios"),
+        residuals=e.integer("num_residual_layers"),
+        compress=e.integer("compress"),
+        dilation_growth=e.integer("dilation_growth_rate"),
+        kernel=e.integer("kernel_size"),
+        residual_kernel=e.integer("residual_kernel_size"),
+        last_kernel=e.integer("last_kernel_size"),
+        hidden=e.integer("hidden_size"),
+        intermediate=e.integer("intermediate_size"),
+        layers=e.integer("num_hidden_layers"),
+        heads=e.integer("num_attention_heads"),
+        kv_heads=e.integer("num_key_value_heads"),
+        head_dim=e.integer("head_dim"),
+        rope_theta=e.number("rope_theta"),
+        eps=e.number("norm_eps"),
+        codebook_dim=e.integer("codebook_dim"),
+    )
+    if 2 * prod(spec.rates) != codec.frame_samples:
+        e.fault("upsampling_ratios", f"are {[*spec.rates]}: not {codec.frame_samples} to a frame")
+    return spec
+
+
+def _spec(root: Fields, tokenizer: Fields, defaults: Sampling) -> ModelSpec:
+    talker, codec = root.child("talker_config"), _codec(tokenizer)
     kind = root.text("tts_model_type")
     if kind not in KINDS and kind:
         root.fault("tts_model_type", f"is {kind!r}; known are {', '.join(KINDS)}")
@@ -134,6 +182,7 @@ def _spec(root: Fields, codec: CodecSpec, defaults: Sampling) -> ModelSpec:
         speaker_encoder=_speaker(root.child("speaker_encoder_config")) if kind == "base" else None,
         defaults=defaults,
         piece_s=root.number("piece_s", PIECE_S),
+        codec_encoder=_encoder(tokenizer, codec) if kind == "base" else None,
     )
 
 

@@ -63,8 +63,31 @@ class SpeakerSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class EncoderSpec:
+    """The speech tokenizer's encoder (Mimi's), which a base checkpoint takes voices with."""
+
+    filters: int  # channels behind the first convolution
+    rates: tuple[int, ...]  # from the last stage to the first
+    residuals: int  # of each stage
+    compress: int
+    dilation_growth: int
+    kernel: int
+    residual_kernel: int
+    last_kernel: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    rope_theta: float
+    eps: float
+    codebook_dim: int
+
+
+@dataclass(frozen=True, slots=True)
 class CodecSpec:
-    """The speech tokenizer's decoder; `encoder` is its raw Mimi config, read when cloning."""
+    """The speech tokenizer's decoder; `encoder` is its raw Mimi config."""
 
     latent: int
     codebook_dim: int
@@ -131,3 +154,9 @@ class ModelSpec:
     defaults: Sampling
     piece_s: float = PIECE_S
     prints: Prints = Prints()
+    codec_encoder: EncoderSpec | None = None
+
+    @property
+    def clones(self) -> bool:
+        """Can it take a voice from a clip?"""
+        return self.speaker_encoder is not None and self.codec_encoder is not None
