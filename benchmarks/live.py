@@ -3,8 +3,9 @@
     python benchmarks/live.py cancel turns words --output benchmarks/results/live.json
 
 Talks to servers in processes of their own. For words that is `vivace serve` with the embedded
-voice; for the others it is the same server with a runner that takes as long as a card would and
-computes nothing, so that sixteen sessions are no load for a small machine.
+voice, then with random weights that sound from the first frame on; for the others it is the same
+server with a runner that takes as long as a card would and computes nothing, so that sixteen
+sessions are no load for a small machine.
 """
 
 import argparse
@@ -12,17 +13,16 @@ import asyncio
 import json
 import random
 import re
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
-from websockets.asyncio.client import ClientConnection, connect
+import typed
+from talk import Talk, link, percentiles
 
 from vivace.bench.link import parts
 from vivace.bench.machine import commit, hardware
@@ -32,65 +32,11 @@ from vivace.remote.near import LoopProcess
 from vivace.server.serve import address_of, bind, run
 
 LONG = "This is a sentence that goes on for quite a while, and then there is another one. " * 12
-TEXTS = (
-    "Hello there, how are you today?",
-    "The train to the coast leaves at nine.",
-    "I have found three places near you.",
-    "Please hold the line for a moment.",
-    "That is a very good question.",
-    "Your order will be there tomorrow.",
-)
 SESSIONS, CANCELS = 16, 20
 ENDLESS = 1_000_000  # frames: longer than its text may become
 TURNS, CANCELLED = 1_000, 0.3
-WORD_S, SPOKEN = 0.2, 60
 
-
-class Talk:
-    """One connection; keeps book of what comes after a turn's end."""
-
-    def __init__(self, socket: ClientConnection) -> None:
-        self.socket = socket
-        self.over: set[int] = set()
-        self.late_bytes = 0
-
-    async def say(self, type: str, **fields: object) -> float:
-        """Send a message; when it was sent."""
-        await self.socket.send(json.dumps({"type": type, **fields}))
-        return time.perf_counter()
-
-    async def hear(self) -> dict[str, Any]:
-        """The next message; `sound` stands for samples."""
-        message = await self.socket.recv()
-        if isinstance(message, str):
-            told: dict[str, Any] = json.loads(message)
-            if told["type"] in ("speech.audio.done", "response.cancelled"):
-                self.over.add(told["turn_id"])
-            return told
-        turn = int.from_bytes(message[:4], "little")
-        self.late_bytes += (len(message) - 4) * (turn in self.over)
-        return {"type": "sound", "turn_id": turn}
-
-    async def until(self, *types: str) -> dict[str, Any]:
-        """The next message of one of these types."""
-        while (told := await self.hear())["type"] not in types:
-            pass
-        return told
-
-
-Measure = Callable[[str, psutil.Process], Awaitable[dict[str, object]]]
-
-
-def percentiles(seconds: list[float]) -> dict[str, float]:
-    """In milliseconds."""
-    ordered = sorted(seconds)
-    at = {f"p{p}": ordered[min(len(ordered) - 1, len(ordered) * p // 100)] for p in (50, 95, 99)}
-    return {name: round(s * 1e3, 2) for name, s in {**at, "max": ordered[-1]}.items()}
-
-
-def link(url: str) -> Any:
-    """A connection to the socket whose library reads one message ahead at most."""
-    return connect(f"{url}/v1/audio/speech/stream", compression=None, max_queue=1, proxy=None)
+Figures = dict[str, object]
 
 
 async def cancel(url: str, server: psutil.Process) -> dict[str, object]:
@@ -147,43 +93,38 @@ async def turns(url: str, server: psutil.Process) -> dict[str, object]:
     return {"turns": TURNS, "cancels": cancels, "late_bytes": talk.late_bytes, "server_rss_mb": rss}
 
 
-async def words(url: str, server: psutil.Process) -> dict[str, object]:
-    """A word every 200 ms: how many had been sent when sound came, and how long after the last."""
-    after: list[float] = []
-    needed: list[int] = []
-    async with link(url) as socket:
-        talk = Talk(socket)
-        for turn in range(SPOKEN):
-            heard = asyncio.create_task(_first_sound(talk))
-            sent: list[float] = []
-            for word in TEXTS[turn % len(TEXTS)].split():
-                sent.append(await talk.say("input_text.append", text=word + " "))
-                await asyncio.sleep(WORD_S)
-            await talk.say("input_text.end")
-            first_s = await heard
-            before = [s for s in sent if s <= first_s]
-            needed.append(len(before))
-            after.append(first_s - before[-1])
-            await talk.until("speech.audio.done")
-    return {
-        "turns": SPOKEN,
-        "words_per_s": 1 / WORD_S,
-        "words_needed": {str(n): needed.count(n) for n in sorted(set(needed))},
-        "mean_words_needed": round(statistics.mean(needed), 2),
-        "first_sound_after_last_needed_word_ms": percentiles(after),
-    }
+def on_card(measure: Callable[[str, psutil.Process], Awaitable[Figures]]) -> Callable[[], Figures]:
+    """A measure of the server with the runner that only waits."""
+
+    def run() -> Figures:
+        with serving([sys.executable, __file__, "serve"]) as (url, server):
+            return asyncio.run(measure(url, server))
+
+    return run
 
 
-async def _first_sound(talk: Talk) -> float:
-    await talk.until("sound")
-    return time.perf_counter()
+def words() -> Figures:
+    """Texts word by word, on both checkpoints."""
+    found: Figures = {}
+    for name in typed.CHECKPOINTS:
+        with typed.checkpoint(name) as folder:
+            needs = typed.needs(folder)
+            command = [
+                sys.executable,
+                "-m",
+                "vivace",
+                "serve",
+                "--port",
+                "0",
+                "--model",
+                str(folder),
+            ]
+            with serving(command) as (url, _):
+                found[name] = asyncio.run(typed.words(url, needs))
+    return found
 
 
-MEASURES: dict[str, tuple[Measure, str]] = {
-    "cancel": (cancel, "card"),
-    "turns": (turns, "card"),
-    "words": (words, "voice"),
-}
+MEASURES = {"cancel": on_card(cancel), "turns": on_card(turns), "words": words}
 
 
 def serve_card() -> None:
@@ -195,10 +136,8 @@ def serve_card() -> None:
 
 
 @contextmanager
-def serving(kind: str) -> Iterator[tuple[str, psutil.Process]]:
+def serving(command: list[str]) -> Iterator[tuple[str, psutil.Process]]:
     """A server in a process of its own: where it is, and which."""
-    voice = [sys.executable, "-m", "vivace", "serve", "--port", "0"]
-    command = voice if kind == "voice" else [sys.executable, __file__, "serve"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert server.stdout is not None
     try:
@@ -209,7 +148,7 @@ def serving(kind: str) -> Iterator[tuple[str, psutil.Process]]:
         raise SystemExit("the server did not start")
     finally:
         server.terminate()
-        server.wait()
+        server.wait(60)
 
 
 def main() -> None:
@@ -227,9 +166,7 @@ def main() -> None:
         "hardware": hardware(),
     }
     for name in asked.measures:
-        measure, kind = MEASURES[name]
-        with serving(kind) as (url, server):
-            result[name] = asyncio.run(measure(url, server))
+        result[name] = MEASURES[name]()
         print(name, json.dumps(result[name]))
     if asked.output:
         asked.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -46,6 +46,7 @@ WISHES: list[dict[str, object]] = [
     {"format": "pcm", "response_format": "wav"},
     {"max_new_tokens": 2},
 ]
+HANGS_S = 600.0  # no sequence takes 0.2 s of a core, of which a busy machine may give a 500th
 TEXTS = ["", " ", "Hello.", "Yes, ", "word ", "\ud83d", "\ude00", "😀", "*", "12", "x" * 3_000]
 
 
@@ -141,10 +142,10 @@ async def run(first: int, last: int, engine: Engine) -> Counter[str]:
     app, met = app_of(engine), Counter[str]()
     for seed in range(first, last):
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(HANGS_S):
                 met += await sequence(seed, app)
         except BaseException as error:
-            error.add_note(f"seed {seed}")
+            error.add_note(f"seed {seed}; {engine.stats()}")
             raise
         if seed % 100 == 99:
             await given_back(engine)

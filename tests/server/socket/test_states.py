@@ -181,6 +181,44 @@ async def test_every_step_of_a_connection(link: Link, event: LinkEvent) -> None:
     assert [close["code"] for close in closes] == codes.get(event, [])
 
 
+@pytest.mark.parametrize("fault", [ValueError("ours"), TimeoutError("ours as well")])
+async def test_fault_in_a_message_closes_with_1011(fault: Exception) -> None:
+    ends = Ends()
+    await ends.open()
+    ends.inbox.put_nowait({"type": "websocket.receive", "text": "{}"})
+
+    async def hear(message: str | bytes) -> None:
+        raise fault
+
+    await asyncio.wait_for(ends.wire.serve(hear, lambda: None), 60)
+    assert ends.wire.link is Link.CLOSED
+    assert ends.sent[-1]["type"] == "websocket.close" and ends.sent[-1]["code"] == 1011
+
+
+@pytest.mark.parametrize("write", ["post", "finish"])
+async def test_writer_that_comes_as_the_time_is_over(write: str) -> None:
+    """Between the end of the reader's patience and its waking: nothing breaks, it closes."""
+    ends = Ends(idle_s=0.0)
+    await ends.open()
+    loop, met = asyncio.get_running_loop(), list[str]()
+
+    def come() -> None:
+        if ends.wire.link is not Link.CLOSED:
+            loop.call_soon(come)
+            met.append(write)
+            if write == "post":
+                ends.wire.post("x")
+            else:
+                ends.wire.finish(LinkEvent.SAID_ALL)
+
+    loop.call_soon(come)
+    faults = list[str]()
+    loop.set_exception_handler(lambda _, context: faults.append(str(context)))
+    await asyncio.wait_for(ends.serve(), 60)
+    assert met and not faults
+    assert ends.sent[-1] == {"type": "websocket.close", "code": 1000, "reason": ends.wire._end[1]}
+
+
 async def test_client_that_leaves_before_the_handshake() -> None:
     ends = Ends()
     gone(ends)

@@ -110,10 +110,12 @@ class Wire:
 
         `drain` is called when the server goes down; it calls `finish` once there is nothing left.
         """
+        limit = asyncio.timeout(None)
         try:
-            async with asyncio.timeout(None) as self._limit:
+            async with limit:
+                self._limit = limit
                 if self.link is Link.CLOSED:  # before anything was heard
-                    self._limit.reschedule(0)
+                    limit.reschedule(0)
                 self._touch()
                 while (message := await self._receive())["type"] != "websocket.disconnect":
                     self._touch()
@@ -125,11 +127,13 @@ class Wire:
                     await hear(message["bytes"] if text is None else text)
             self._step(Event.GONE)
             return
-        except TimeoutError:
-            self._step(Event.IDLE)  # or `finish` has said why
         except Exception as error:
-            log.exception("a socket failed")
-            self.fail(error)
+            self._limit = None
+            if limit.expired():
+                self._step(Event.IDLE)  # or `finish` has said why
+            else:
+                log.exception("a socket failed")
+                self.fail(error)
         finally:
             self._limit = None
         await self._close()
@@ -155,8 +159,7 @@ class Wire:
             return
         self._step(event)
         self._end = (code or CLOSE_CODES[event], why)
-        if self._limit is not None:
-            self._limit.reschedule(0)
+        self._wait_until(0)
 
     def fail(self, error: BaseException) -> None:
         """Close the socket with the code that `error` has."""
@@ -168,8 +171,13 @@ class Wire:
             self.link = LINK[self.link, event]
 
     def _touch(self) -> None:
-        if self._limit is not None and self.link is not Link.CLOSED:
-            self._limit.reschedule(asyncio.get_running_loop().time() + self._patience.idle_s)
+        if self.link is not Link.CLOSED:
+            self._wait_until(asyncio.get_running_loop().time() + self._patience.idle_s)
+
+    def _wait_until(self, when_s: float) -> None:
+        """For the next message; a writer may come when that time is over already."""
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(when_s)
 
     async def _post_all(self) -> None:
         try:
