@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,6 +20,7 @@ from vivace.server.cartesia import cartesia_routes
 from vivace.server.elevenlabs import elevenlabs_routes
 from vivace.server.live.routes import socket_routes
 from vivace.server.names import find_model, find_voice, models
+from vivace.server.openapi import Described
 from vivace.server.order import CLONING_LATER, read_order
 from vivace.server.page.routes import page_routes
 from vivace.server.replies import WithRequestId, failed, not_routed, refused
@@ -53,6 +54,7 @@ def create_app(
             *cartesia_routes(edge),
             Route("/health", routes.health),
             Route("/ready", routes.ready),
+            Route("/openapi.json", Described(edge).get),
             Route("/v1/models", routes.models),
             Route("/v1/models/{model:path}", routes.model),
             Route("/v1/audio/models", routes.audio_models),
@@ -142,7 +144,7 @@ class Routes:
     def _names(self) -> list[str]:
         return models(self._engine.model_id, self._config.model_aliases)
 
-    async def no_cloning(self, request: Request) -> Response:
+    async def no_cloning(self, request: Request) -> NoReturn:
         """OpenAI's routes for voices of one's own."""
         raise Unprocessable(CLONING_LATER.capitalize(), code="not_supported_yet")
 

@@ -22,7 +22,7 @@ from vivace.server.names import language_code
 from vivace.server.order import Order, Output
 from vivace.server.replies import as_json, error_object
 from vivace.server.speaking import Speaking
-from vivace.server.vendors import Edge, Wanted, inner, no_cloning
+from vivace.server.vendors import Edge, Wanted, no_cloning
 from vivace.types import Done, Voice
 
 _SPEEDS: Final = MappingProxyType({"slow": 0.8, "normal": 1.0, "fast": 1.25})
@@ -68,14 +68,13 @@ class _Routes:
         return await self._edge.read(request, self._events)
 
     def _speech(self, fields: Fields) -> Speaking:
-        edge, text = self._edge, fields.text("transcript")
-        order = edge.order(wanted(fields), text)
+        edge = self._edge
+        order = edge.order(*placed(fields))
         return Speaking(edge.engine, order, edge.workers, edge.config.stall_s)
 
     def _events(self, fields: Fields) -> Speaking:
-        edge, text = self._edge, fields.text("transcript")
-        events = Events(fields.text("context_id"))
-        order = edge.order(wanted(fields, sse=True), text)
+        edge, events = self._edge, Events(fields)
+        order = edge.order(*placed(fields, sse=True))
         return Speaking(edge.engine, order, edge.workers, edge.config.stall_s, events)
 
     async def voices(self, request: Request) -> Response:
@@ -94,7 +93,8 @@ class _Routes:
 class Events:
     """Cartesia's server-sent events."""
 
-    def __init__(self, context_id: str | None) -> None:
+    def __init__(self, fields: Fields) -> None:
+        context_id = fields.text("context_id")
         self._context = {} if context_id is None else {"context_id": context_id}
         self._then_s = time.perf_counter()
 
@@ -171,13 +171,19 @@ def _voice(voice: Voice) -> dict[str, object]:
     }
 
 
+def placed(fields: Fields, *, sse: bool = False) -> tuple[Wanted, str | None]:
+    """What the body of a whole text asks for, and that text."""
+    text = fields.text("transcript")
+    return wanted(fields, sse=sse), text
+
+
 def wanted(fields: Fields, *, sse: bool = False) -> Wanted:
     """What a request asks for, but for its text. Any of their models' names means the loaded one.
 
     Raises Unprocessable for a field that is not as it should be.
     """
     fields.text("model_id")
-    tuning = inner(fields, "generation_config")
+    tuning = fields.inner("generation_config")
     emotion = tuning.text("emotion")
     wishes = {
         "language": fields.either("language", "locale", fields.text),
@@ -185,7 +191,7 @@ def wanted(fields: Fields, *, sse: bool = False) -> Wanted:
         "speed": _speed(fields, tuning),
         "instructions": emotion and f"In a tone that is {emotion}.",
     }
-    voice, output = _voice_id(fields), _sound(inner(fields, "output_format"), sse=sse)
+    voice, output = _voice_id(fields), _sound(fields.inner("output_format"), sse=sse)
     rest = Fields(
         fields.left()
         | {f"generation_config.{name}": value for name, value in tuning.left().items()}

@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -22,7 +22,7 @@ from vivace.server.names import language_code
 from vivace.server.order import Order, Output
 from vivace.server.replies import error_object
 from vivace.server.speaking import Speaking
-from vivace.server.vendors import Edge, Wanted, inner, no_cloning
+from vivace.server.vendors import Edge, Wanted, no_cloning
 from vivace.types import Voice
 
 if TYPE_CHECKING:
@@ -105,13 +105,12 @@ class _Routes:
         output = sound_of(request.query_params.get("output_format"))
 
         def read(fields: Fields) -> Order:
-            text = fields.text("text")  # what is left after it is not understood
-            return edge.order(_wanted(fields, voice, output), text)
+            return edge.order(*placed(fields, voice, output))
 
         order = await edge.read(request, read)
         return Speaking(edge.engine, order, edge.workers, edge.config.stall_s)
 
-    async def times(self, request: Request) -> Response:
+    async def times(self, request: Request) -> NoReturn:
         """Speech with the times of its characters."""
         raise Unprocessable(
             "There are no times of characters here: use the route without them.",
@@ -145,10 +144,16 @@ def sound_of(name: str | None) -> Output:
     return Output(form, rate, speed=1.0, sse=False, whole=False)
 
 
+def placed(fields: Fields, voice: str, output: Output) -> tuple[Wanted, str | None]:
+    """What the body of a whole text asks for, and that text."""
+    text = fields.text("text")  # what is left after it is not understood
+    return _wanted(fields, voice, output), text
+
+
 def _wanted(fields: Fields, voice: str, output: Output) -> Wanted:
     """Any of their models' names means the model that is loaded."""
     fields.text("model_id")
-    settings = inner(fields, "voice_settings")
+    settings = fields.inner("voice_settings")
     normalize = fields.choice("apply_text_normalization", _NORMALIZE) or "auto"
     wishes = {
         "language": fields.text("language_code"),

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from vivace.errors import Unprocessable
 
@@ -70,6 +70,13 @@ class Fields:
         if value is None or value.lower() in served:
             return value and value.lower()
         raise _wrong(name, " or ".join(served), value)
+
+    def inner(self, name: str) -> Self:
+        """The fields of an object inside; there are none if it is not there."""
+        value = self.take(name)
+        if value is None or isinstance(value, dict):
+            return type(self)(value or {})
+        raise _wrong(name, "an object", value)
 
     def either(self, name: str, alias: str, read: Callable[[str], T | None]) -> T | None:
         """A field with two names; both may be there if they agree."""

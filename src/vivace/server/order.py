@@ -72,7 +72,13 @@ def read_order(
     Raises:
         InvalidRequest: And its children; `param` names the field at fault.
     """
-    fields = Fields(body)
+    return place_order(Fields(body), engine, config, shelf, strict=strict)
+
+
+def place_order(
+    fields: Fields, engine: "Engine", config: ServerConfig, shelf: Shelf, *, strict: bool
+) -> Order:
+    """The same, of fields that none has been taken of."""
     text = _text(fields, config.limits)
     request, output = read_manner(fields, engine, config, shelf)
     results = _results(fields, config, shelf)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 from starlette.requests import Request
 
@@ -106,16 +106,6 @@ def called(names: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
-async def no_cloning(request: Request) -> None:
+async def no_cloning(request: Request) -> NoReturn:
     """The routes for voices of one's own."""
     raise Unprocessable(CLONING_LATER.capitalize(), code="not_supported_yet")
-
-
-def inner(fields: Fields, name: str) -> Fields:
-    """The fields of an object inside; there are none if it is not there."""
-    value = fields.take(name)
-    if value is None:
-        return Fields({})
-    if not isinstance(value, dict):
-        raise Unprocessable(f"`{name}` must be an object.", param=name)
-    return Fields(value)

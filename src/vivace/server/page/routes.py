@@ -29,6 +29,7 @@ def page_routes(engine: "Engine") -> list[BaseRoute]:
     """`/` is the page for a browser and JSON for any other client; the page's files are beside."""
 
     async def root(request: Request) -> Response:
+        """This server in few words: a page for browsers, JSON for other clients."""
         if "text/html" in request.headers.get("accept", ""):
             response: Response = FileResponse(STATIC / "index.html", headers=HEADERS)
         else:
@@ -59,5 +60,12 @@ def about(engine: "Engine") -> dict[str, object]:
         "speak": 'POST /v1/audio/speech {"input": "Hello."}',
         "languages": ["auto", *(name for name in engine.languages if name != "auto")],
         "instructions": wishes.get(engine.spec.kind, "none") if follows else "none",
-        "routes": ["/v1/models", "/v1/audio/models", "/v1/audio/voices", "/health", "/ready"],
+        "routes": [
+            "/v1/models",
+            "/v1/audio/models",
+            "/v1/audio/voices",
+            "/health",
+            "/ready",
+            "/openapi.json",
+        ],
     }

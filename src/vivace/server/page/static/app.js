@@ -1,16 +1,21 @@
 // The form, one request at a time, and what was measured of it.
 
-import { curl, python } from "./calls.js";
+import { agent, curl, python } from "./calls.js";
 import { level, waveform } from "./charts.js";
+import { connect, dictate } from "./live.js";
 import { openPlayer, prepare } from "./player.js";
+import { script } from "./script.js";
 import { RATE, samples, toFloat, wavFile } from "./sound.js";
 
 const $ = (id) => document.getElementById(id);
 const base = new URL("v1", document.baseURI).href;
 const wave = waveform($("wave"));
 const buffer = level($("level"));
+const lines = script($("script"));
+const line = `${base}/audio/speech/stream`;
 const ms = (value) => `${Math.round(value)}\u00a0ms`;
 const s = (samples, digits = 1) => `${(samples / RATE).toFixed(digits)}\u00a0s`;
+const typing = () => $("form").way.value === "typed";
 const gapWords = (n) => (n === 1 ? "1 gap" : `${n} gaps`);
 
 let run = null; // what is sounding now: { stop }; an earlier one has nothing more to say
@@ -19,6 +24,8 @@ let kept = []; // Int16Array pieces of the last speech
 /** The fields of the request, those left empty absent. */
 function fields() {
   const form = new FormData($("form"));
+  form.delete("way");
+  form.delete("pace");
   const filled = [...form].filter(([, value]) => value.trim());
   return Object.fromEntries(
     filled.filter(([name, value]) => name !== "language" || value !== "auto"),
@@ -28,7 +35,7 @@ function fields() {
 function writeCalls() {
   const given = { input: "", ...fields() };
   $("curl").textContent = curl(base, given);
-  $("python").textContent = python(base, given);
+  $("python").textContent = typing() ? agent(line, given) : python(base, given);
 }
 
 function say(words) {
@@ -47,19 +54,22 @@ function show(id, value, detail) {
 
 /** One sound from start to end: the stage follows it, whoever brings the pieces. */
 function follow(mine, measured) {
-  const seen = { began: 0, gaps: 0, silent: 0 };
+  const seen = { began: 0, gaps: 0, silent: 0, dry: false, unwritten: 0 };
   return (state) => {
     if (run !== mine || !(state.played || state.heard || state.done)) return;
     seen.began ||= performance.now();
+    if (state.dry && !seen.dry) seen.unwritten += mine.writing ?? 0;
+    seen.dry = state.dry;
     if (state.gap) {
       seen.gaps += 1;
       seen.silent += state.gap;
       buffer.gap(performance.now() - seen.began, state.gap);
     }
     wave.at(state.played);
+    const words = lines.at(state.played);
     if (measured) {
       buffer.add(performance.now() - seen.began, state.buffered);
-      measured({ ...state, ...seen });
+      measured({ ...state, ...seen, words });
     }
     document.body.dataset.state = state.dry ? "dry" : "playing";
     requestAnimationFrame(() => (wave.draw(), buffer.draw()));
@@ -84,12 +94,14 @@ function finish(mine) {
 }
 
 /** Clear the stage and return the meters of one request, asked at `asked` ms. */
-function meters(asked) {
+function meters(asked, typed) {
   kept = [];
+  lines.begin(typed ? $("input").value : "");
   wave.clear();
   buffer.clear();
   show("first", "–", "from your click to your ears");
-  show("speed", "–", "sound made per second");
+  $("speed").querySelector("dt").textContent = typed ? "Words ahead" : "Speed";
+  show("speed", "–", typed ? "written and not yet heard" : "sound made per second");
   show("gaps", "0", "times the sound ran dry");
   const made = { samples: 0, firstByte: 0 };
 
@@ -99,13 +111,18 @@ function meters(asked) {
       made.samples += pcm.length;
       kept.push(pcm);
       const took = performance.now() - asked;
+      if (typed) return;
       show(
         "speed",
         `${((made.samples / RATE / took) * 1000).toFixed(1)} ×`,
         `${s(made.samples)} of sound in ${s((took * RATE) / 1000)}`,
       );
     },
-    played({ heard, gaps, silent, buffered, done }) {
+    played({ heard, gaps, silent, unwritten, words, buffered, done }) {
+      if (typed) {
+        const told = `${words.written} written, about ${words.heard} heard`;
+        show("speed", words.written - words.heard, told);
+      }
       if (heard) {
         const server = made.firstByte - asked;
         const quiet = (heard.sample / RATE) * 1000;
@@ -117,11 +134,31 @@ function meters(asked) {
         );
         say(`First sound after ${ms(heard.at - asked)}.`);
       }
-      if (gaps) show("gaps", gaps, `${ms((silent / RATE) * 1000)} of silence in all`);
+      if (gaps) {
+        const waited = unwritten ? `, ${unwritten} for text` : "";
+        show("gaps", gaps, `${ms((silent / RATE) * 1000)} of silence in all${waited}`);
+      }
       $("ahead").textContent = done ? "" : `${s(buffered, 2)} ahead`;
       if (done) say(`Done: ${s(made.samples)} of speech, ${gaps ? gapWords(gaps) : "no gaps"}.`);
     },
   };
+}
+
+/** The bytes of the speech, while it is made and, maybe, while its text is typed. */
+async function sound(mine, signal) {
+  if (!typing()) return (await request(signal)).body;
+  const { input, ...wishes } = fields();
+  mine.writing = 1;
+  const told = {
+    pace: () => $("pace").value,
+    typed: lines.typed,
+    ended: () => (mine.writing = 0),
+    skipped: (words) => complain(`Note: skipped ${words.join(", ")}.`),
+    cancelled(took, heard) {
+      if (!run) say(`Stopped within ${ms(took)}; at most ${heard.toFixed(1)}\u00a0s were heard.`);
+    },
+  };
+  return dictate(line, $("input").value, wishes, told, signal);
 }
 
 async function request(signal) {
@@ -142,7 +179,7 @@ async function request(signal) {
 
 async function speak() {
   const asked = performance.now();
-  const meter = meters(asked);
+  const meter = meters(asked, typing());
   const leave = new AbortController();
   const mine = { stop: () => leave.abort() };
   let answered = false;
@@ -156,16 +193,18 @@ async function speak() {
     ); // or there never was one
   leave.signal.addEventListener("abort", hush);
   try {
-    const response = await request(leave.signal);
+    const body = await sound(mine, leave.signal);
     answered = true;
     const player = await opening;
-    for await (const pcm of samples(response.body)) {
+    for await (const pcm of samples(body)) {
       if (leave.signal.aborted) return;
       meter.arrived(pcm);
-      const sound = toFloat(pcm);
-      wave.add(sound);
-      player.push(sound);
+      const floats = toFloat(pcm);
+      wave.add(floats);
+      lines.add(floats);
+      player.push(floats);
     }
+    lines.end();
     player.end();
     if (!kept.length) throw new Error("The model made no sound for this text.");
   } catch (error) {
@@ -185,6 +224,7 @@ function words(error, answered) {
 function replay() {
   const mine = {};
   begin(mine);
+  lines.again();
   const opening = openPlayer(follow(mine));
   mine.stop = async () => (await opening).stop();
   opening.then((player) => {
@@ -233,11 +273,21 @@ async function furnish() {
   $("instructions").closest("label").hidden = about.instructions === "none";
   $("instructions").disabled = about.instructions === "none";
   $("instructions").required = about.instructions === "required";
+  chooseWay();
   writeCalls();
   document.body.dataset.state = "idle";
 }
 
-$("form").addEventListener("input", writeCalls);
+/** Sending at once, or typing: what the form shows, and a connection ahead of its first use. */
+function chooseWay() {
+  $("pace").closest("label").hidden = !typing();
+  $("rate").textContent = $("pace").value;
+  document.body.dataset.way = $("form").way.value;
+  if (typing()) document.querySelector("[name=call][value=python]").checked = true;
+  if (typing()) connect(line).catch(() => {}); // told when it is needed
+}
+
+$("form").addEventListener("input", () => (chooseWay(), writeCalls()));
 $("form").addEventListener("submit", (event) => {
   event.preventDefault();
   speak();

@@ -1,4 +1,5 @@
-// The same request as the form's, written out for a terminal and for OpenAI's package.
+// The same request as the form's, written out for a terminal, for OpenAI's package and, typed, for
+// the socket.
 
 const shellQuoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
@@ -34,4 +35,28 @@ export function python(base, { input, voice, language, instructions }) {
     ") as response:",
     '    response.stream_to_file("speech.wav")',
   ].join("\n");
+}
+
+export function agent(line, { input, ...wishes }) {
+  const update = literal({ type: "session.update", format: "wav", ...wishes });
+  return `import asyncio, json
+from websockets.asyncio.client import connect
+
+
+async def main(words):
+    async with connect(${literal(line.replace(/^http/, "ws"))}) as socket:
+        await socket.send(json.dumps(${update}))
+        for word in words:
+            await socket.send(json.dumps({"type": "input_text.append", "text": word + " "}))
+            await asyncio.sleep(0.05)  # your language model thinks
+        await socket.send('{"type": "input_text.end"}')
+        with open("speech.wav", "wb") as file:
+            async for message in socket:
+                if isinstance(message, bytes):
+                    file.write(message[4:])  # behind the turn's number
+                elif json.loads(message)["type"] == "speech.audio.done":
+                    break
+
+
+asyncio.run(main(${literal(input)}.split(" ")))`;
 }

@@ -1,0 +1,297 @@
+"""What the HTTP routes take and give, as OpenAPI, read off the routes and off the code they run.
+
+A body's schema is what its own reader asks for: it is called with fields that write down each
+question. So nothing is said twice, and a field that is read is a field that is described.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import version
+from types import SimpleNamespace
+from typing import Any, Final, NoReturn, Self
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from vivace.audio.encode import FORMATS
+from vivace.errors import OUTCOMES, InvalidRequest
+from vivace.server import cartesia, elevenlabs, sse
+from vivace.server.batch import Batch
+from vivace.server.fields import INT_MAX, Fields
+from vivace.server.order import place_order
+from vivace.server.speaking import Speaking
+from vivace.server.vendors import Edge
+
+Schema = dict[str, Any]
+
+_PARAMETER: Final = re.compile(r"\{(\w+)(:\w+)?\}")
+_TAGS: Final = (("/v1/text-to-speech|/v1/voices|/v2/", "ElevenLabs"), ("/tts/|/voices", "Cartesia"))
+_PROBES: Final = ("/health", "/ready")
+_FROM_STARLETTE: Final = {408: "The body did not come in time.", 415: "Not JSON in UTF-8."}
+
+
+class Noted(Fields):
+    """Fields that write down what is asked of them, as the properties of a JSON object."""
+
+    def __init__(self, body: Mapping[str, object]) -> None:
+        super().__init__(body)
+        self.properties: dict[str, Schema] = {}
+
+    def _note(self, name: str, kind: str, **more: object) -> None:
+        self.properties.setdefault(name, {"type": [kind, "null"], **more})
+
+    def take(self, name: str) -> object | None:
+        """A value of any type."""
+        self.properties.setdefault(name, {})
+        return super().take(name)
+
+    def text(self, name: str) -> str | None:
+        """A string."""
+        self._note(name, "string")
+        return super().text(name)
+
+    def flag(self, name: str) -> bool | None:
+        """A boolean."""
+        self._note(name, "boolean")
+        return super().flag(name)
+
+    def whole(self, name: str, low: int, high: int = INT_MAX) -> int | None:
+        """An integer."""
+        self._note(name, "integer", minimum=low, maximum=high)
+        return super().whole(name, low, high)
+
+    def number(self, name: str, low: float, high: float, *, above: bool = False) -> float | None:
+        """A number."""
+        least = "exclusiveMinimum" if above else "minimum"
+        self._note(name, "number", **{least: low, "maximum": high})
+        return super().number(name, low, high, above=above)
+
+    def choice(self, name: str, served: Collection[str]) -> str | None:
+        """One of a few words."""
+        self._note(name, "string", enum=[*served, None])
+        return super().choice(name, served)
+
+    def refuse(self, name: str, why: str) -> None:
+        """A field that may only be null."""
+        self.properties.setdefault(name, {"type": "null", "description": f"Refused: {why}"})
+        super().refuse(name, why)
+
+    def inner(self, name: str) -> Self:
+        """An object inside."""
+        inside = super().inner(name)
+        self.properties[name] = {"type": ["object", "null"], "properties": inside.properties}
+        return inside
+
+
+Read = Callable[[Edge, Fields], object]
+
+
+def _place(edge: Edge, fields: Fields) -> object:
+    return place_order(fields, edge.engine, edge.config, edge.shelf, strict=False)
+
+
+def _cartesia(fields: Fields, *, sse: bool) -> object:
+    return (cartesia.Events(fields) if sse else None), cartesia.placed(fields, sse=sse)
+
+
+def _elevenlabs(edge: Edge, fields: Fields) -> object:
+    return elevenlabs.placed(fields, "", elevenlabs.sound_of(None))
+
+
+# By path: the field that must be there, and who reads the body.
+_BODIES: Final[Mapping[str, tuple[str, Read]]] = {
+    "/v1/audio/speech": ("input", _place),
+    "/v1/text-to-speech/{voice}": ("text", _elevenlabs),
+    "/v1/text-to-speech/{voice}/stream": ("text", _elevenlabs),
+    "/tts/bytes": ("transcript", lambda edge, fields: _cartesia(fields, sse=False)),
+    "/tts/sse": ("transcript", lambda edge, fields: _cartesia(fields, sse=True)),
+}
+_QUERIES: Final[Mapping[str, Schema]] = {
+    "/v1/text-to-speech/{voice}": {"output_format": {"enum": list(elevenlabs.SOUNDS)}},
+    "/v1/text-to-speech/{voice}/stream": {"output_format": {"enum": list(elevenlabs.SOUNDS)}},
+    "/voices": {"starting_after": {"type": "string"}},
+}
+
+
+class Described:
+    """`GET /openapi.json`."""
+
+    def __init__(self, edge: Edge) -> None:
+        self._edge = edge
+
+    async def get(self, request: Request) -> Response:
+        """This document."""
+        return JSONResponse(document(request.app.routes, self._edge))
+
+
+def document(routes: Iterable[BaseRoute], edge: Edge) -> Schema:
+    """OpenAPI 3.1 of all HTTP routes; sockets and files are none of its business."""
+    paths: dict[str, dict[str, Schema]] = {}
+    for route in routes:
+        if isinstance(route, Route):
+            path = _PARAMETER.sub(r"{\1}", route.path)
+            for method in sorted((route.methods or set()) - {"HEAD"}):
+                paths.setdefault(path, {})[method.lower()] = _operation(route, method, path, edge)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "vivace",
+            "version": version("vivace"),
+            "summary": "Text in, speech out while it is being made.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {"schemas": {"Error": _ERROR}, "responses": _refusals()},
+    }
+
+
+def _operation(route: Route, method: str, path: str, edge: Edge) -> Schema:
+    summary = (inspect.getdoc(route.endpoint) or "").partition("\n")[0]
+    gives = inspect.signature(route.endpoint).return_annotation
+    body = _body(path, edge) if method == "POST" and gives is not NoReturn else None
+    slug = re.sub(r"\W+", "_", path).strip("_") or "root"
+    return {
+        "operationId": f"{method.lower()}_{slug}",
+        "summary": summary,
+        "tags": [next((tag for start, tag in _TAGS if re.match(start, path)), "vivace")],
+        "parameters": _parameters(path),
+        **({"requestBody": body} if body else {}),
+        "responses": _responses(path, gives, with_body=body is not None),
+    }
+
+
+def _parameters(path: str) -> list[Schema]:
+    return [
+        *(
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name, _ in _PARAMETER.findall(path)
+        ),
+        *({"name": name, "in": "query", "schema": s} for name, s in _QUERIES.get(path, {}).items()),
+    ]
+
+
+def _body(path: str, edge: Edge) -> Schema | None:
+    if path == "/v1/audio/speech/batch":
+        schema = _batch(edge)
+    elif path in _BODIES:
+        schema = _fields(edge, *_BODIES[path])
+    else:
+        return None
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
+def _fields(edge: Edge, needed: str, read: Read) -> Schema:
+    """What a reader asks for, whatever the kind of the checkpoint is."""
+    properties: dict[str, Schema] = {}
+    for seen in (edge, replace(edge, engine=_other(edge))):
+        # What turns a reader aside: a container that has fields of its own, no instructions.
+        for aside in ({}, {"instructions": "Calm.", "output_format": {"container": "mp3"}}):
+            fields = Noted({needed: "Hello.", **aside})
+            with suppress(InvalidRequest):  # what was asked until then is noted
+                read(seen, fields)
+            properties = _merged(properties, fields.properties)
+    properties[needed] = {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": edge.config.limits.text_chars,
+    }
+    return {"type": "object", "required": [needed], "properties": properties}
+
+
+def _merged(one: dict[str, Schema], other: dict[str, Schema]) -> dict[str, Schema]:
+    """All properties of both, inner ones too."""
+    both = {**other, **one}
+    for name in one.keys() & other.keys():
+        if "properties" in one[name]:
+            inside = _merged(one[name]["properties"], other[name]["properties"])
+            both[name] = {**one[name], "properties": inside}
+    return both
+
+
+def _other(edge: Edge) -> Any:
+    """An engine to the reader's eyes, with the kind of checkpoint that takes most fields."""
+    engine = edge.engine
+    return SimpleNamespace(
+        model_id=engine.model_id,
+        spec=SimpleNamespace(kind="custom_voice", size="1b7"),
+        voices=engine.voices,
+        languages=engine.languages,
+        defaults=engine.defaults,
+    )
+
+
+def _batch(edge: Edge) -> Schema:
+    """Items are orders, and what stands beside them is for each that does not say."""
+    item = _fields(edge, *_BODIES["/v1/audio/speech"])
+    most = edge.config.limits.batch_items
+    items = {"type": "array", "minItems": 1, "maxItems": most, "items": item}
+    shared = {name: schema for name, schema in item["properties"].items() if name != "input"}
+    return {"type": "object", "required": ["items"], "properties": {"items": items, **shared}}
+
+
+def _responses(path: str, gives: object, *, with_body: bool) -> dict[str, Schema]:
+    statuses = {500}
+    if "{" in path:
+        statuses.add(404)
+    if with_body:
+        statuses |= {kind.status for kind in OUTCOMES.values()} | set(_FROM_STARLETTE)
+    if gives is NoReturn:
+        statuses.add(422)
+    refusals = {str(s): {"$ref": f"#/components/responses/{s}"} for s in sorted(statuses)}
+    if gives is NoReturn:
+        return refusals
+    probe = {"503": _given("No.", "application/json")} if path in _PROBES else {}
+    return {"200": _success(path, gives), **probe, **refusals}
+
+
+def _success(path: str, gives: object) -> Schema:
+    if gives is Speaking:
+        kinds = {form.media_type for form in FORMATS.values()} | {sse.MEDIA_TYPE}
+        kinds = {sse.MEDIA_TYPE} if path == "/tts/sse" else kinds
+        return _given("The speech, while it is being made.", *sorted(kinds))
+    if gives is Batch:
+        return _given("The speech of all items, in base64.", "application/json")
+    return _given("As said.", "application/json", *(["text/html"] if path == "/" else []))
+
+
+def _given(words: str, *kinds: str) -> Schema:
+    as_text = {"application/json": {}, "text/html": {"type": "string"}}
+    binary = {"type": "string", "format": "binary"}
+    return {
+        "description": words,
+        "content": {kind: {"schema": as_text.get(kind, binary)} for kind in kinds},
+    }
+
+
+_WORDS: Final = {"type": ["string", "null"]}
+_ERROR: Final[Schema] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"enum": sorted({kind.type for kind in OUTCOMES.values()})},
+                "param": _WORDS,
+                "code": _WORDS,
+            },
+        }
+    },
+}
+
+
+def _refusals() -> dict[str, Schema]:
+    """One response a status; the words are those of the errors' own docstrings."""
+    words = dict(_FROM_STARLETTE)
+    for kind, seen in OUTCOMES.items():
+        words.setdefault(seen.status, (kind.__doc__ or "").partition("\n")[0])
+    schema = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    return {
+        str(status): {"description": words[status], "content": schema} for status in sorted(words)
+    }
