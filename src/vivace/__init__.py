@@ -4,7 +4,17 @@ from typing import TYPE_CHECKING
 
 from vivace.config import EngineConfig
 from vivace.errors import VivaceError
-from vivace.types import Chunk, Clone, Done, FinishReason, Sampling, SpeechRequest, TextMode, Voice
+from vivace.types import (
+    Chunk,
+    Clip,
+    Clone,
+    Done,
+    FinishReason,
+    Sampling,
+    SpeechRequest,
+    TextMode,
+    Voice,
+)
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
@@ -12,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Chunk",
+    "Clip",
     "Clone",
     "Done",
     "Engine",

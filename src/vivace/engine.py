@@ -5,6 +5,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,12 +16,12 @@ from vivace.config import EngineConfig
 from vivace.errors import Overloaded, Unavailable, Unprocessable
 from vivace.host import Build, LoopThread, MakeHost
 from vivace.loop import Cancel, Listener, More, Turn
-from vivace.resolve import resolve
+from vivace.resolve import check_clip, resolve
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.intake import Intake
 from vivace.text.prompt import Script
-from vivace.types import Sampling, SpeechRequest, Voice
+from vivace.types import Clip, Clone, Sampling, SpeechRequest, Voice
 
 if TYPE_CHECKING:
     from vivace.parts import Parts
@@ -184,6 +185,20 @@ class Engine:
             session.cancel()
             raise
         return session
+
+    def clone(self, clip: Clip) -> Clone:
+        """Take a voice from a clip, for `SpeechRequest.clone`; waits for it.
+
+        Clips are encoded one at a time, beside the streams. Raises Unprocessable for a clip of
+        which the checkpoint can take none, Overloaded where many wait, Unavailable after `close`.
+        """
+        check_clip(self.spec, clip, self.config.limits)
+        if self._closed:
+            raise Unavailable("the engine is closed")
+        try:
+            return self._host.clone(clip).result()
+        except CancelledError:
+            raise Unavailable("the engine was closed") from None
 
     def close(self) -> None:
         """Stop the loop; sessions still open end with an error."""

@@ -7,6 +7,7 @@ import logging
 import re
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from vivace.schedule.costs import Costs
 from vivace.session import Session
 from vivace.text.tokenize import Tokenizer
 from vivace.trace import Trace, TraceFile, Untraced
+from vivace.types import Clip, Clone
 
 if TYPE_CHECKING:
     from vivace.parts import Parts
@@ -116,6 +118,13 @@ class LoopHost(Protocol):
         """Pass on that a reader has made room."""
         ...
 
+    def clone(self, clip: Clip) -> "Future[Clone]":
+        """Take a voice from a clip, checked, where the loop runs and beside it.
+
+        Raises Overloaded where many wait.
+        """
+        ...
+
     def close(self) -> None:
         """Stop the loop and wait for its end; sessions still open end with an error."""
         ...
@@ -142,7 +151,7 @@ class LoopThread:
     ) -> None:
         parts = build()
         config = fitted(config, parts)
-        self.known = known_of(parts, config)
+        self.known, self._cloner = known_of(parts, config), parts.cloner
         self._costs = costs_of(parts, config)
         self._keep = partial(keep_costs, parts, config, self._costs)
         self._loop = Loop(parts.runner, config, clock, on_done, self._costs, trace=trace_of(config))
@@ -167,8 +176,15 @@ class LoopThread:
         """Let a paused session go on; how much was taken the loop sees for itself."""
         self._loop.wake()
 
+    def clone(self, clip: Clip) -> "Future[Clone]":
+        """Take a voice from a clip."""
+        assert self._cloner is not None
+        return self._cloner.submit(clip)
+
     def close(self) -> None:
         """Stop the loop and wait for its end."""
+        if self._cloner is not None:
+            self._cloner.close()
         self._loop.stopping = True
         self._loop.wake()
         self._thread.join()

@@ -20,6 +20,7 @@ from vivace.loop import Steps
 from vivace.model.codec import Codec
 from vivace.model.fused import use_kernels
 from vivace.model.spec import ModelSpec
+from vivace.runtime.cloner import Cloner
 from vivace.runtime.memory import plan_memory
 from vivace.runtime.passes import FrameShape, any_frame
 from vivace.runtime.runner import Runner
@@ -47,6 +48,7 @@ class Parts:
     sessions: int | None = None  # that the device holds, where that is known
     costs: CostTable = FREE
     device: str = "none"
+    cloner: Cloner | None = None  # of a base checkpoint
 
 
 def load_parts(
@@ -60,7 +62,7 @@ def load_parts(
     path = embedded() if model is None else locate(str(model), revision=revision, offline=offline)
     device, tokenizer = _device(config.device), Tokenizer.from_dir(path)
     try:
-        runner, costs = _start(path, device, tokenizer, config)
+        (runner, cloner), costs = _start(path, device, tokenizer, config)
     except torch.cuda.OutOfMemoryError as error:
         raise CheckpointError(
             f"{device} ran out of memory at start; lower --max-sessions (now "
@@ -68,9 +70,8 @@ def load_parts(
         ) from error
     name = "vivace-embedded" if model is None else str(model)
     log.info("%s is ready on %s after %.1f s", name, device, time.monotonic() - started)
-    return Parts(
-        name, runner.spec, tokenizer, runner, runner.state.slots, costs, _label(device, runner)
-    )
+    label = _label(device, runner)
+    return Parts(name, runner.spec, tokenizer, runner, runner.state.slots, costs, label, cloner)
 
 
 def _label(device: torch.device, runner: Runner) -> str:
@@ -83,11 +84,13 @@ def _label(device: torch.device, runner: Runner) -> str:
 
 def _start(
     path: Path, device: torch.device, tokenizer: Tokenizer, config: EngineConfig
-) -> tuple[Runner, CostTable]:
-    """A warm runner; one without our kernels where a size of them does not compile."""
+) -> tuple[tuple[Runner, Cloner | None], CostTable]:
+    """A warm runner and cloner; one without our kernels where a size of them does not compile."""
     try:
-        runner = _runner(path, device, config)
-        return runner, _warm_up(runner, tokenizer, config)
+        runner, cloner = _runner(path, device, config)
+        if cloner is not None:
+            cloner.warm_up()
+        return (runner, cloner), _warm_up(runner, tokenizer, config)
     except (CheckpointError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:
@@ -102,7 +105,7 @@ def _cause(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
 
 
-def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
+def _runner(path: Path, device: torch.device, config: EngineConfig) -> tuple[Runner, Cloner | None]:
     """Load the weights, and make room for sessions beside them."""
     tokens = ThreadPoolExecutor(1, "vivace-tokens")
     dtype = _dtype(config.dtype, device)
@@ -119,7 +122,9 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
     fused, sound = (
         _kernels(parts, memory.sessions, sizes) if card and config.kernels else (False, None)
     )
-    return Runner(
+    encoders = parts.encoders
+    cloner = None if encoders is None else Cloner(encoders.speaker, encoders.codec)
+    runner = Runner(
         parts.spec,
         parts.talker,
         parts.predictor,
@@ -135,6 +140,7 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> Runner:
         threads=max(1, threads // 2),  # of the codec's lane; the talker has the others
         thread=tokens,
     )
+    return runner, cloner
 
 
 def _kernels(parts: Model, slots: int, sizes: Sizes) -> tuple[bool, Sound | None]:

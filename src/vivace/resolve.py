@@ -2,10 +2,12 @@
 
 from dataclasses import fields, replace
 
+import numpy as np
+
 from vivace.config import Limits
 from vivace.errors import NotFound, Unprocessable
 from vivace.model.spec import ModelSpec
-from vivace.types import Clone, Sampling, SpeechRequest
+from vivace.types import SAMPLE_RATE, Clip, Clone, Sampling, SpeechRequest
 
 
 def resolve(spec: ModelSpec, request: SpeechRequest, limits: Limits) -> SpeechRequest:
@@ -79,6 +81,34 @@ def _voice(spec: ModelSpec, request: SpeechRequest) -> str | None:
         known = ", ".join(spec.speakers)
         raise NotFound(f"no voice {request.voice!r}; there are {known}", param="voice")
     return voice
+
+
+def check_clip(spec: ModelSpec, clip: Clip, limits: Limits) -> None:
+    """Refuse what no voice can be taken from.
+
+    Raises Unprocessable, with the field.
+    """
+    if not spec.clones:
+        raise Unprocessable(f"a {spec.kind} model does not clone voices", param="ref_audio")
+    pcm, low, high = clip.pcm, limits.clip_min_s, limits.clip_max_s
+    if pcm.ndim != 1 or not low <= len(pcm) / SAMPLE_RATE <= high:
+        raise Unprocessable(
+            f"a clip must be mono and last {low:g} to {high:g} s; got samples of shape {pcm.shape}",
+            param="ref_audio",
+        )
+    if not np.isfinite(pcm).all():
+        raise Unprocessable("a clip's samples must be finite", param="ref_audio")
+    if len(clip.ref_text) > limits.ref_text_chars:
+        raise Unprocessable(
+            f"ref_text has {len(clip.ref_text):,} characters; the limit is "
+            f"{limits.ref_text_chars:,}",
+            param="ref_text",
+        )
+    if not 0 <= clip.silence_ms <= limits.clip_silence_ms:
+        raise Unprocessable(
+            f"silence_ms must be from 0 to {limits.clip_silence_ms}; got {clip.silence_ms}",
+            param="ref_silence_ms",
+        )
 
 
 def _check_clone(spec: ModelSpec, clone: Clone) -> None:

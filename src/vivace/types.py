@@ -1,5 +1,6 @@
 """The few records that travel between the edge, the engine and the scheduler. No torch here."""
 
+import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -82,6 +83,30 @@ class Clone:
     x_vector: npt.NDArray[np.float32]
     ref_codes: Codes | None = None
     ref_text: str = ""
+
+
+SILENCE_MS = 500  # behind a clip that speech goes on from, so that its end is not heard again
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clip:
+    """A reference that has been decoded: samples of 24 kHz, and the words in them.
+
+    Without words it gives an x-vector alone. With them its codes are taken too, with at least
+    `silence_ms` behind it, to a whole number of frames; 0 adds none.
+    """
+
+    pcm: Pcm
+    ref_text: str = ""
+    silence_ms: int = SILENCE_MS
+
+    @property
+    def key(self) -> str:
+        """What the voice depends on, as a hash: samples, words and silence, and no name."""
+        words = f"{self.silence_ms} {self.ref_text}" if self.ref_text else ""
+        digest = hashlib.sha256(words.encode() + b"\0")
+        digest.update(np.ascontiguousarray(self.pcm, np.float32).data)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def parts(runner: FakeRunner) -> "Parts":
     known = {"model_id": "counted", "spec": SPEC, "tokenizer": Bytes()}
-    return SimpleNamespace(sessions=None, **known, runner=runner, costs=FREE)  # type: ignore[return-value]
+    return SimpleNamespace(sessions=None, **known, runner=runner, costs=FREE, cloner=None)  # type: ignore[return-value]
 
 
 def by_seed() -> "Parts":

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from multiprocessing import parent_process
@@ -26,6 +27,8 @@ from vivace.logs import log_to_stderr
 from vivace.remote.messages import (
     Batch,
     Cancel,
+    Encode,
+    Encoded,
     Ended,
     Failed,
     FromLoop,
@@ -41,7 +44,7 @@ from vivace.remote.messages import (
 )
 from vivace.schedule.track import Track
 from vivace.text.prompt import Script
-from vivace.types import Chunk, Done, SpeechRequest
+from vivace.types import Chunk, Clone, Done, SpeechRequest
 
 if TYPE_CHECKING:
     from vivace.parts import Parts
@@ -128,6 +131,8 @@ class FarLoop(loop.Loop):
         self._spec, self._encoder, self._link = parts.spec, Encoder(parts), link
         self._listeners: dict[str, Listener] = {}
         self._events: deque[Sound | Ended] = deque()
+        self._cloner = parts.cloner
+        self._voices: deque[Encoded] = deque()  # from the cloner's thread
         self._sent = pulse_of(self)
 
     def run(self) -> None:
@@ -135,6 +140,8 @@ class FarLoop(loop.Loop):
         threading.Thread(target=self._hear, name="vivace-words", daemon=True).start()
         super().run()
         self._flush()
+        if self._cloner is not None:
+            self._cloner.close()
 
     def step(self) -> bool:
         """A step, and word of it."""
@@ -152,6 +159,8 @@ class FarLoop(loop.Loop):
 
     def _flush(self) -> None:
         """Send what there is to tell, in one message."""
+        while self._voices:
+            self._link.send(self._voices.popleft())
         pulse = pulse_of(self)
         events = [self._events.popleft() for _ in range(len(self._events))]
         late = pulse.beat_s - self._sent.beat_s >= BEAT_S
@@ -171,9 +180,11 @@ class FarLoop(loop.Loop):
             self.stopping = True
             self.wake()
 
-    def _take(self, word: Open | More | Cancel | Taken) -> None:
+    def _take(self, word: Open | More | Cancel | Taken | Encode) -> None:
         if isinstance(word, Open):
             self._open(word)
+        elif isinstance(word, Encode):
+            self._encode(word)
         elif (listener := self._listeners.get(word.id)) is None:
             return  # it has ended meanwhile
         elif isinstance(word, More):
@@ -193,6 +204,34 @@ class FarLoop(loop.Loop):
         track = Track(word.arrived_s)
         turn = loop.Turn(listener, script, word.sampling, word.seed, track, word.most_in_all)
         self.tell(turn)
+
+    def _encode(self, word: Encode) -> None:
+        """Take a voice from a clip, and let the loop's thread send it."""
+
+        def done(future: "Future[Clone]") -> None:
+            self._answer(word.id, future)
+
+        assert self._cloner is not None
+        try:
+            self._cloner.submit(word.clip).add_done_callback(done)
+        except VivaceError as error:
+            self._put(Encoded(word.id, None, error))
+
+    def _answer(self, id: int, future: "Future[Clone]") -> None:
+        if future.cancelled():
+            return  # the process ends, of which the edge hears
+        error = future.exception()
+        if error is None:
+            self._put(Encoded(id, future.result(), None))
+            return
+        if not isinstance(error, VivaceError):
+            log.error("a clip could not be encoded", exc_info=error)
+            error = EngineFailure("the engine failed; see its log")
+        self._put(Encoded(id, None, error))
+
+    def _put(self, voice: Encoded) -> None:
+        self._voices.append(voice)
+        self.wake()
 
 
 def serve(

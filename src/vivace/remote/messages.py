@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from vivace.errors import EngineFailure, VivaceError
 from vivace.host import Pulse
-from vivace.types import Chunk, Done, Sampling, SpeechRequest
+from vivace.types import Chunk, Clip, Clone, Done, Sampling, SpeechRequest
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -48,6 +48,13 @@ class Taken(msgspec.Struct, frozen=True, array_like=True, tag=True):
     frames: int
 
 
+class Encode(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Take a voice from a clip; `id` is of the request and no session's."""
+
+    id: int
+    clip: Clip
+
+
 class Stop(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """End what is open, then the process."""
 
@@ -80,6 +87,14 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag=True):
     drop: bool
 
 
+class Encoded(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The voice of a clip, or why there is none."""
+
+    id: int
+    clone: Clone | None
+    error: VivaceError | None
+
+
 class Batch(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """What one step of the loop has to tell."""
 
@@ -87,8 +102,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True, tag=True):
     events: list[Sound | Ended]
 
 
-ToLoop = Open | More | Cancel | Taken | Stop
-FromLoop = Started | Failed | Batch
+ToLoop = Open | More | Cancel | Taken | Encode | Stop
+FromLoop = Started | Failed | Batch | Encoded
 
 
 def _pack(value: object) -> object:

@@ -2,12 +2,14 @@
 
 import atexit
 import contextlib
+import itertools
 import logging
 import multiprocessing
 import pickle
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +23,8 @@ from vivace.remote import far
 from vivace.remote.messages import (
     Batch,
     Cancel,
+    Encode,
+    Encoded,
     Ended,
     Failed,
     FromLoop,
@@ -35,7 +39,7 @@ from vivace.remote.messages import (
     encode,
 )
 from vivace.session import Session
-from vivace.types import FRAME_S, Done, FinishReason
+from vivace.types import FRAME_S, Clip, Clone, Done, FinishReason
 
 log = logging.getLogger("vivace")
 
@@ -108,6 +112,8 @@ class LoopProcess:
         ahead = int(config.profile.ahead_s / FRAME_S)
         self._credit = max(1, min(MOST_CREDIT, ahead // 4))
         self._lines: dict[str, Line] = {}
+        self._clips: dict[int, Future[Clone]] = {}  # on their way
+        self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # around the lines and the socket for words
         self._stopping = self._lost = False
         self._context = zmq.Context()
@@ -184,6 +190,17 @@ class LoopProcess:
             line.told = frames
             self._send(Taken(session.id, frames))
 
+    def clone(self, clip: Clip) -> "Future[Clone]":
+        """Take a voice from a clip. Raises Unavailable if the loop runs no more."""
+        number, future = next(self._numbers), Future[Clone]()
+        word = encode(Encode(number, clip))
+        with self._lock:
+            if self._lost:
+                raise Unavailable("the engine's process has ended")
+            self._clips[number] = future
+            self._put(word)
+        return future
+
     def _send(self, word: ToLoop) -> None:
         data = encode(word)
         with self._lock:
@@ -224,6 +241,9 @@ class LoopProcess:
     def _read(self) -> None:
         try:
             for message in self._messages():
+                if isinstance(message, Encoded):
+                    self._encoded(message)
+                    continue
                 assert isinstance(message, Batch)
                 self.pulse = message.pulse
                 for event in message.events:
@@ -231,6 +251,13 @@ class LoopProcess:
         finally:  # whatever happens, nobody may wait for ever
             self._worker.kill()
             self._lose()
+
+    def _encoded(self, message: Encoded) -> None:
+        future = self._clips.pop(message.id)
+        if message.clone is not None:
+            future.set_result(message.clone)
+        else:
+            future.set_exception(message.error or EngineFailure("no voice came"))
 
     def _publish(self, event: Sound | Ended) -> None:
         line = self._lines.get(event.id)
@@ -255,6 +282,8 @@ class LoopProcess:
         if not self._stopping:
             log.error("the engine's process has ended (%s)", self._ended())
             error = EngineFailure("the engine's process has ended")
+        while self._clips:
+            self._clips.popitem()[1].set_exception(error)
         for line in list(self._lines.values()):
             tokens = len(line.session.prompt_ids)
             self._finish(line, Done(FinishReason.ERROR, line.frames, tokens, line.seed, error))

@@ -28,6 +28,8 @@ Step = tuple[Pass, Any, Vector]
 
 def send(values: Any, device: torch.device, dtype: torch.dtype | None = None) -> Tensor:
     """Copy to the device without waiting; torch keeps the pinned side until it has been read."""
+    if isinstance(values, np.ndarray) and not values.flags.writeable:
+        values = values.copy()  # from another process; torch warns of those
     host = torch.as_tensor(values, dtype=dtype)
     if device.type == "cpu":
         return host
