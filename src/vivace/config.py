@@ -38,24 +38,16 @@ class Limits:
     seed_max: int = field(default=2**63 - 1, metadata={"fixed": True})  # what counters hold
     frames_max: int = field(default=2**31 - 1, metadata={"fixed": True})  # what they hold
     batch_items: int = 32  # requests in one batch
+    clip_bytes: int = 10 << 20  # of a reference's file
+    clip_min_s: float = 0.5  # of what is left of a reference without the silence at its ends
+    clip_max_s: float = 30.0  # of a reference
+    clip_decode_s: float = 10.0  # time to fetch a reference, and to decode it
+    clip_silence_ms: int = 5_000  # that may be asked for behind a reference
+    ref_text_chars: int = 1_000  # characters of what a reference says
 
     def __post_init__(self) -> None:
         _check(self, 1, "body_bytes", "text_chars", "batch_items")
         _check(self, 0)
-    body_bytes: int = 1 << 20
-    text_chars: int = 64 * 1024
-    instruct_chars: int = 4096
-    temperature_max: float = 2.0
-    repetition_penalty_max: float = 2.0
-    seed_max: int = 2**63 - 1
-    frames_max: int = 2**31 - 1
-    batch_items: int = 32
-    clip_bytes: int = 10 << 20  # of a reference's file
-    clip_min_s: float = 0.5  # of what is left of it without the silence at its ends
-    clip_max_s: float = 30.0
-    clip_decode_s: float = 10.0  # time to fetch it, and to decode it
-    clip_silence_ms: int = 5_000  # that may be asked for behind it
-    ref_text_chars: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
