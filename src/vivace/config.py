@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Literal
 
 from vivace.errors import NotFound, Unprocessable
 
@@ -143,6 +144,7 @@ class ServerConfig:
     model_aliases: tuple[str, ...] = field(default=(), metadata={"flag": "model-alias"})
     # More names for its voices, each with the voice it stands for.
     voice_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"flag": "voice-alias"})
+    log_text: bool = False  # write the texts of requests into the log
     tls_cert: Path | None = None  # serve https and wss with this certificate
     tls_key: Path | None = None  # its private key, unless the same file holds it
     limits: Limits = field(default_factory=Limits)
@@ -161,6 +163,7 @@ class Start:
     offline: bool = False  # use what is in the hub's cache only
     host: str = "127.0.0.1"  # address to listen on
     port: int = 8000  # port to listen on; 0 is a free one
+    log_format: Literal["text", "json"] = "text"  # how log lines look
     in_process: bool = False  # engine and HTTP in one process
     profile: str = "balanced"  # what the scheduler favours: ttfa, balanced or throughput
 

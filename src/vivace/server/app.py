@@ -19,11 +19,13 @@ from vivace.server.body import LONG_BODY, parse, read_body
 from vivace.server.cartesia import cartesia_routes
 from vivace.server.elevenlabs import elevenlabs_routes
 from vivace.server.live.routes import socket_routes
+from vivace.server.metrics import EngineMetrics, Metrics
 from vivace.server.names import find_model, find_voice, models
 from vivace.server.order import CLONING_LATER, read_order
 from vivace.server.page.routes import page_routes
 from vivace.server.replies import WithRequestId, failed, not_routed, refused
 from vivace.server.speaking import Speaking
+from vivace.server.story import Ledger, Watched
 from vivace.server.vendors import Edge
 from vivace.server.workers import Workers
 
@@ -43,6 +45,8 @@ def create_app(
         find_voice(voice, engine.voices)  # a stand-in that is not there is found out at the start
     routes = Routes(engine, config, draining)
     edge = Edge(engine, config, routes.workers, draining)
+    metrics = Metrics()
+    metrics.registry.register(EngineMetrics(engine))
     app = Starlette(
         routes=[
             *page_routes(engine),
@@ -51,6 +55,7 @@ def create_app(
             *cartesia_routes(edge),
             Route("/health", routes.health),
             Route("/ready", routes.ready),
+            Route("/metrics", metrics.page),
             Route("/v1/models", routes.models),
             Route("/v1/models/{model:path}", routes.model),
             Route("/v1/audio/models", routes.audio_models),
@@ -64,7 +69,7 @@ def create_app(
         ],
         exception_handlers={VivaceError: refused, HTTPException: not_routed, Exception: failed},
     )
-    return WithRequestId(app)
+    return WithRequestId(Watched(app, Ledger(metrics, config.log_text)))
 
 
 T = TypeVar("T")
