@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 BASE = {"errors", "types", "config"}
 ENGINE = {"engine", "session", "loop", "host", "remote", "parts", "resolve", "trace"}
-PARTS = {"logs", "schedule", "runtime", "model", "text", "checkpoint", "tables", "audio"}
+PARTS = {"logs", "meters", "schedule", "runtime", "model", "text", "checkpoint", "tables", "audio"}
 # What each part of the package may import; itself is understood. The schedule stands alone, so
 # that it also runs as a simulator; the edge sees the model only through the engine.
 MAY_IMPORT: dict[str, set[str]] = {
@@ -20,6 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": BASE,
     "settings": BASE,
     "flags": BASE | {"settings"},
+    "meters": BASE,
     "schedule": BASE,
     "audio": BASE,
     "voices": BASE | {"audio"},
@@ -27,9 +28,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "model": BASE | {"kernels"},
     "text": BASE | {"model"},
     "checkpoint": BASE | {"model", "text"},
-    "runtime": BASE | {"model", "kernels", "schedule", "text"},
+    "runtime": BASE | {"meters", "model", "kernels", "schedule", "text"},
     **dict.fromkeys(ENGINE, BASE | ENGINE | PARTS),
-    "server": BASE | ENGINE | {"audio", "text", "voices"},
+    "server": BASE | ENGINE | {"audio", "text", "voices", "meters"},
     "tables": BASE | {"schedule"},
     "simulate": BASE | {"loop", "session", "schedule", "text", "trace", "tables", "bench"},
     "bench": BASE,  # it measures any server, and knows ours from outside only

@@ -10,7 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 
 from vivace.config import EngineConfig
+from vivace.engine import Stats
 from vivace.errors import VivaceError
+from vivace.host import Readings
+from vivace.loop import Counts
+from vivace.meters import Meters, Stock
 from vivace.model.spec import Prints
 from vivace.types import (
     SAMPLES_PER_FRAME,
@@ -159,6 +163,13 @@ class FakeEngine:
         self.ready = self.alive = True
         self.play = Play()
         self.sessions: queue.SimpleQueue[FakeSession] = queue.SimpleQueue()
+
+    def stats(self) -> Stats:
+        return Stats(4, 4, 0, 0, 0)
+
+    @property
+    def readings(self) -> Readings:
+        return Readings(Counts(), Meters(), Stock())
 
     def say(self, text: str, request: SpeechRequest) -> FakeSession:
         return self._session(text, request, ended=True)

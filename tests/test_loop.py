@@ -15,6 +15,7 @@ from vivace.audio.onset import HOP
 from vivace.config import EngineConfig, Profile
 from vivace.errors import EngineFailure, Overloaded, Unavailable, Unprocessable
 from vivace.loop import Cancel, Loop, More, Talking, Turn
+from vivace.schedule.admission import Admission
 from vivace.schedule.costs import FREE, Costs, CostTable
 from vivace.schedule.track import Track
 from vivace.session import Session
@@ -680,6 +681,52 @@ def test_starved_and_late_are_counted_when_a_listener_falls_silent() -> None:
     calm.open()
     calm.run()
     assert (calm.loop.counts.late, calm.loop.counts.starved) == (0, 0)
+
+
+def test_a_session_is_measured_from_its_wait_to_its_cancel() -> None:
+    bench = Bench(max_sessions=1)
+    bench.open()
+    second = bench.open()
+    bench.loop.step()
+    bench.now += 0.3
+    bench.run()
+    meters = bench.loop.meters
+    assert sum(meters.wait.counts) == 2
+    assert 0.3 <= meters.wait.total < 0.4
+    assert done(second).reason is FinishReason.STOP
+    steps = {
+        kind: sum(sum(t.counts) for t in lane.took_s.values())
+        for kind, lane in meters.lanes.items()
+    }
+    assert set(steps) == {"frame", "prompt", "codec"} and all(steps.values())
+    assert meters.lanes["codec"].rows == meters.lanes["codec"].room == steps["codec"]
+    assert sum(meters.margin.counts) > 0 and sum(meters.cancel.counts) == 0
+    third = bench.open()
+    bench.loop.step()
+    bench.loop.tell(Cancel(third, bench.now))
+    bench.now += 0.02
+    bench.run()
+    assert sum(meters.cancel.counts) == 1
+    assert meters.cancel.total == pytest.approx(0.02)
+
+
+def test_sound_that_waited_for_its_text_is_not_measured_as_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Admission, "first_s", lambda *_: 1.0)  # that it is excused for
+    bench = Bench()
+    session = bench.open(text=None)
+    session.append("Hello there. ")
+    session.flush()
+    bench.run()
+    before = bench.loop.meters.margin.counts[:]
+    bench.now += 60.0
+    session.append("And on.")
+    session.end()
+    bench.run()
+    after = bench.loop.meters.margin.counts
+    assert sum(after[:5]) == sum(before[:5]) == 0, "below zero"
+    assert done(session).reason is FinishReason.STOP
 
 
 def test_whom_nobody_listens_to_waits_where_a_live_one_is_sent_away() -> None:

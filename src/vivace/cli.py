@@ -172,7 +172,7 @@ def serve(chosen: Effective) -> None:
     from vivace.host import LoopThread
     from vivace.remote.near import LoopProcess
 
-    log_to_stderr(logging.INFO)
+    log_to_stderr(logging.INFO, start.log_format)
     config = replace(chosen.engine, costs_dir=chosen.engine.costs_dir or _cache() / "costs")
     with _engine(chosen, config, LoopThread if start.in_process else LoopProcess) as engine:
         run(engine, edge, sock, lambda: _announce(address_of(sock, tls=edge.tls_cert is not None)))

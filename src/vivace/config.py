@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Literal
 
 from vivace.errors import NotFound, Unprocessable
 
@@ -153,6 +154,7 @@ class ServerConfig:
     cache: bool = False  # answer requests that do not say from speech that was made before
     cache_dir: Path | None = None  # where that is kept; without it, nowhere
     cache_mb: int = 1024  # how much of it; 0 keeps none
+    log_text: bool = False  # write the texts of requests into the log
     tls_cert: Path | None = None  # serve https and wss with this certificate
     tls_key: Path | None = None  # its private key, unless the same file holds it
     limits: Limits = field(default_factory=Limits)
@@ -171,6 +173,7 @@ class Start:
     offline: bool = False  # use what is in the hub's cache only
     host: str = "127.0.0.1"  # address to listen on
     port: int = 8000  # port to listen on; 0 is a free one
+    log_format: Literal["text", "json"] = "text"  # how log lines look
     in_process: bool = False  # engine and HTTP in one process
     profile: str = "balanced"  # what the scheduler favours: ttfa, balanced or throughput
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from vivace.config import EngineConfig
 from vivace.errors import Overloaded, Unavailable, Unprocessable
-from vivace.host import Build, LoopThread, MakeHost
+from vivace.host import Build, LoopThread, MakeHost, Readings
 from vivace.loop import Cancel, Listener, More, Turn
 from vivace.resolve import check_clip, resolve
 from vivace.schedule.track import Track
@@ -122,6 +122,11 @@ class Engine:
         total, pulse = self.config.max_sessions, self._host.pulse
         active = total - pulse.free
         return Stats(total, pulse.free, active, max(0, self._held - active), pulse.steps)
+
+    @property
+    def readings(self) -> Readings:
+        """What its loop has counted and measured, a second ago or two."""
+        return self._host.readings
 
     def open(self, request: SpeechRequest | None = None) -> Session:
         """Start a session.
@@ -238,7 +243,7 @@ class Engine:
 
     def cancel(self, session: Session) -> None:
         """Pass on that nobody listens any more."""
-        self._host.tell(Cancel(session))
+        self._host.tell(Cancel(session, self._clock()))
 
     def taken(self, session: Session) -> None:
         """Pass on that a reader has made room: a paused session may go on."""

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from vivace import tables
 from vivace.config import EngineConfig
-from vivace.loop import Listener, Loop, Word
+from vivace.loop import Counts, Listener, Loop, Word
+from vivace.meters import Meters, Stock
 from vivace.model.spec import ModelSpec
 from vivace.schedule.costs import Costs
 from vivace.session import Session
@@ -49,6 +50,15 @@ class Pulse:
     beat_s: float  # when it last came round, on the engine's clock
     free: int  # slots
     steps: int  # since the start
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What a loop has counted and measured since its start, and what its runner has in stock."""
+
+    counts: Counts
+    meters: Meters
+    stock: Stock
 
 
 def known_of(parts: "Parts", config: EngineConfig) -> Known:
@@ -95,6 +105,12 @@ def pulse_of(loop: Loop) -> Pulse:
     return Pulse(loop.beat_s, len(loop.free), loop.counts.steps)
 
 
+def readings_of(loop: Loop) -> Readings:
+    """All it has measured. A runner without a `stock` has none to tell of."""
+    stock: Callable[[], Stock] = getattr(loop.runner, "stock", Stock)
+    return Readings(loop.counts, loop.meters, stock())
+
+
 class LoopHost(Protocol):
     """A loop that is loaded, warm and running. All methods are for any thread."""
 
@@ -108,6 +124,11 @@ class LoopHost(Protocol):
     @property
     def pulse(self) -> Pulse:
         """How it goes, as far as is known here."""
+        ...
+
+    @property
+    def readings(self) -> Readings:
+        """What it has measured, as far as is known here: a second ago or two."""
         ...
 
     def tell(self, word: Word) -> None:
@@ -167,6 +188,11 @@ class LoopThread:
     def pulse(self) -> Pulse:
         """How it goes now."""
         return pulse_of(self._loop)
+
+    @property
+    def readings(self) -> Readings:
+        """What it has measured until now."""
+        return readings_of(self._loop)
 
     def tell(self, word: Word) -> None:
         """Leave word for the loop."""

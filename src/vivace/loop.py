@@ -20,6 +20,7 @@ import numpy as np
 from vivace.audio.onset import Onset
 from vivace.config import EngineConfig
 from vivace.errors import EngineFailure, Overloaded, Unavailable, VivaceError
+from vivace.meters import CANCEL_S, MARGIN_S, WAIT_S, Meters
 from vivace.schedule.admission import Admission
 from vivace.schedule.costs import Costs
 from vivace.schedule.policy import Plans, Policy
@@ -198,6 +199,7 @@ class Cancel:
     """Nobody listens to this session any more."""
 
     session: Listener
+    at_s: float | None = None  # when that was said
 
 
 Word = Turn | More | Cancel
@@ -253,6 +255,7 @@ class Loop:
     ) -> None:
         self.runner, self.config, self.clock, self.on_done = runner, config, clock, on_done
         self.costs, self.note, self.counts = costs, trace or Untraced(), Counts()
+        self.meters = Meters()
         clockwise = Policy(config.profile, costs, config.max_sessions)
         self.policy = policy or clockwise
         self.admission = Admission(
@@ -357,6 +360,8 @@ class Loop:
             elif (turn := self.turns.get(word.session)) is not None:
                 if isinstance(word, Cancel):
                     self._finish(turn, FinishReason.CANCELLED, drop=True)
+                    if word.at_s is not None:
+                        self.meters.cancel.add(CANCEL_S, self.clock() - word.at_s)
                 else:
                     self._more(turn, word)
 
@@ -366,7 +371,7 @@ class Loop:
         if turn.script.over:
             self._said_all(turn)
         elif turn.track.seated:
-            turn.track.text_ready = turn.text_ready
+            self._look_at_text(turn, self.clock())
         elif turn.session not in self.waiting and turn.script.prompt_ready:
             self._admit(turn)
 
@@ -408,6 +413,7 @@ class Loop:
                 del self.waiting[turn.session]
                 self.seats[turn.track] = turn
                 turn.track.slot, turn.seated_s = self.free.pop(), now
+                self.meters.wait.add(WAIT_S, max(0.0, now - turn.track.arrived_s))
                 self.note(now, "seated", turn.session.id, slot=turn.track.slot, seated=self.seated)
                 with self._blame([turn]):
                     track = turn.track
@@ -609,6 +615,10 @@ class Loop:
             for model in {turn.track.model for turn in cold}:
                 self.costs.learn("prefill", said_s - frame_s, took_s - frame_s, model)
         rows, prompts = len(warm), len(cold)
+        if prompts:
+            self.meters.stepped("prompt", prompts, self._room(self.config.profile.prefills), took_s)
+        else:
+            self.meters.stepped("frame", rows, self._room(self.config.profile.frame_rows), took_s)
         self.note(
             now, "step", lane="tokens", rows=rows, prompts=prompts, took_s=took_s, said_s=said_s
         )
@@ -617,7 +627,12 @@ class Loop:
         rows, frames, took_s = len(speaking.turns), speaking.frames, now - speaking.since_s
         said_s = self.costs.voice_s(rows, frames)
         self.costs.learn("voice", said_s, took_s)
+        self.meters.stepped("codec", rows, self._room(self.config.profile.codec_rows), took_s)
         self.note(now, "step", lane="sound", rows=rows, frames=frames, took_s=took_s, said_s=said_s)
+
+    def _room(self, most: int) -> int:
+        """Rows that a step could have: what the profile allows, of the sessions there may be."""
+        return min(most, self.config.max_sessions)
 
     def _send(self, turn: Turn, pcm: Pcm, now: float) -> None:
         track, frames = turn.track, turn.track.voicing
@@ -625,6 +640,8 @@ class Loop:
         late = track.deadline_s is not None and now > max(track.deadline_s, turn.excused_s)
         self.counts.late += late
         slack_s = None if track.deadline_s is None else track.deadline_s - now
+        if slack_s is not None and (late or slack_s >= 0):  # else it was for want of text
+            self.meters.margin.add(MARGIN_S, slack_s)
         self.note(now, "chunk", turn.session.id, frames=frames, slack_s=slack_s, late=late)
         turn.unheard.append(codes)
         pcm = pcm[: frames * SAMPLES_PER_FRAME]

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from vivace import errors
 from vivace.errors import EngineFailure, Overloaded, Unprocessable, VivaceError, outcome
-from vivace.host import Pulse
+from vivace.host import Pulse, Readings
+from vivace.loop import Counts
+from vivace.meters import WAIT_S, Meters, Stock
 from vivace.remote.messages import (
     Batch,
     Cancel,
@@ -83,11 +85,22 @@ def test_events_come_out_whole_and_in_order(frames: int, seed: int, drop: bool) 
     assert type(end.done.error) is Unprocessable
 
 
+def test_readings_come_out_as_they_went_in() -> None:
+    meters = Meters()
+    meters.stepped("frame", 3, 16, 0.004)
+    meters.wait.add(WAIT_S, 0.2)
+    readings = Readings(Counts(steps=3), meters, Stock(pages=7, pages_free=2))
+    batch = decode_from_loop(encode(Batch(PULSE, [], readings)))
+    assert isinstance(batch, Batch)
+    assert batch.readings == readings
+
+
 @pytest.mark.parametrize(
     "word",
     [
         More("s1", [0, 151_935], 12_345, True),
         Cancel("s1"),
+        Cancel("s1", 12.5),
         Taken("s1", 2**31),
         Stop(),
         Open("s1", SpeechRequest(voice="ryan"), Sampling(seed=None), 2**63 - 1, 0.5, 12.0),

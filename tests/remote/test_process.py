@@ -74,6 +74,22 @@ def given_back(engine: Engine) -> bool:
     return False
 
 
+def test_what_the_loop_measures_is_known_at_the_edge(engine: Engine) -> None:
+    """It comes once a second, however busy the loop is."""
+
+    def waits() -> int:
+        return sum(engine.readings.meters.wait.counts)
+
+    before = waits()
+    spoken = 0
+    while before == waits():
+        list(say(engine, 1))
+        spoken += 1
+    assert waits() <= before + spoken
+    assert set(engine.readings.meters.lanes) == {"frame", "prompt", "codec"}
+    assert engine.readings.counts.steps <= engine.stats().steps
+
+
 def test_the_same_speech_as_in_this_process(engine: Engine) -> None:
     """Where chunks begin is the clocks' business."""
     with engine_of(host=LoopThread) as here:

@@ -11,7 +11,6 @@ from tests.fakes import FakeEngine
 from tests.server.test_fields import WIRE_FIELDS
 
 from vivace.server.app import create_app
-from vivace.server.replies import WithRequestId
 
 SPEECH = "/v1/audio/speech"
 WRONG: dict[str, object] = {"string": [1], "boolean": "yes", "integer": 1.5, "number": "1"}
@@ -39,10 +38,11 @@ def bodies(described: Schema) -> list[tuple[str, Schema]]:
 
 def test_every_route_is_there_and_no_other(described: Schema, engine: FakeEngine) -> None:
     app = create_app(engine)
-    assert isinstance(app, WithRequestId) and isinstance(app._app, Starlette)
+    while not isinstance(app, Starlette):  # what is around it has no routes
+        app = getattr(app, "_app")  # noqa: B009
     served = {
         (re.sub(r":\w+}", "}", route.path), method.lower())
-        for route in app._app.routes
+        for route in app.routes
         if isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}
     }

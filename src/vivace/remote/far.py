@@ -22,7 +22,16 @@ import zmq
 from vivace import loop
 from vivace.config import EngineConfig
 from vivace.errors import EngineFailure, VivaceError
-from vivace.host import Build, costs_of, fitted, keep_costs, known_of, pulse_of, trace_of
+from vivace.host import (
+    Build,
+    costs_of,
+    fitted,
+    keep_costs,
+    known_of,
+    pulse_of,
+    readings_of,
+    trace_of,
+)
 from vivace.logs import log_to_stderr
 from vivace.remote.messages import (
     Batch,
@@ -52,6 +61,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vivace")
 
 BEAT_S = 0.1  # the longest that a running loop keeps its pulse to itself
+READ_S = 1.0  # how often it tells what it has measured
 LAST_WORDS_MS = 1_000  # how long the last batch may take to leave
 ENCODINGS = 1_024  # instructions and reference texts whose ids are kept
 
@@ -134,6 +144,7 @@ class FarLoop(loop.Loop):
         self._cloner = parts.cloner
         self._voices: deque[Encoded] = deque()  # from the cloner's thread
         self._sent = pulse_of(self)
+        self._read_s = 0.0  # when the readings were last told
 
     def run(self) -> None:
         """Step until the edge says stop."""
@@ -165,7 +176,10 @@ class FarLoop(loop.Loop):
         events = [self._events.popleft() for _ in range(len(self._events))]
         late = pulse.beat_s - self._sent.beat_s >= BEAT_S
         if events or late or pulse.free != self._sent.free:
-            self._link.send(Batch(pulse, events))
+            readings = None
+            if pulse.beat_s - self._read_s >= READ_S:
+                readings, self._read_s = readings_of(self), pulse.beat_s
+            self._link.send(Batch(pulse, events, readings))
             self._sent = pulse
 
     def _forget(self, listener: loop.Listener) -> None:
@@ -191,7 +205,7 @@ class FarLoop(loop.Loop):
             listener.prompt_ids += word.ids
             self.tell(loop.More(listener, word.ids, word.most_frames, word.last))
         elif isinstance(word, Cancel):
-            self.tell(loop.Cancel(listener))
+            self.tell(loop.Cancel(listener, word.at_s))
         else:
             listener.outbox.taken_frames = word.frames
             self.wake()
@@ -253,17 +267,18 @@ def serve(
             log.exception("the engine did not start")
             link.send(Failed(EngineFailure(f"{type(error).__name__}: {error}")))
         else:
-            link.send(Started(pickle.dumps(known_of(parts, config)), pulse_of(far)))
+            known = pickle.dumps(known_of(parts, config))
+            link.send(Started(known, pulse_of(far), readings_of(far)))
             far.run()
             keep_costs(parts, config, far.costs)
 
 
-def main(folder: str, build: Build, config: EngineConfig, log_level: int) -> None:
+def main(folder: str, build: Build, config: EngineConfig, log_level: int, form: str) -> None:
     """The body of the process. It lives as long as the edge wants it, or is there."""
     for number in (signal.SIGINT, signal.SIGTERM):  # they reach the edge too, which drains first
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_the_edge, args=[folder], daemon=True).start()
-    log_to_stderr(log_level)
+    log_to_stderr(log_level, form)
     serve(folder, partial(_settled, build), config)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vivace.errors import EngineFailure, VivaceError
-from vivace.host import Pulse
+from vivace.host import Pulse, Readings
 from vivace.types import Chunk, Clip, Clone, Done, Sampling, SpeechRequest
 
 
@@ -39,6 +39,7 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Nobody listens to this session any more."""
 
     id: str
+    at_s: float | None = None  # when that was said
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -64,6 +65,7 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
     known: bytes
     pulse: Pulse
+    readings: Readings
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -96,10 +98,11 @@ class Encoded(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """What one step of the loop has to tell."""
+    """What one step of the loop has to tell; its readings once a second."""
 
     pulse: Pulse
     events: list[Sound | Ended]
+    readings: Readings | None = None
 
 
 ToLoop = Open | More | Cancel | Taken | Encode | Stop

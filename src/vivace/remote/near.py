@@ -15,10 +15,10 @@ from typing import Protocol
 
 import zmq
 
-from vivace import loop
+from vivace import logs, loop
 from vivace.config import EngineConfig
 from vivace.errors import EngineFailure, Unavailable, VivaceError
-from vivace.host import Build, Known, OnDone, Pulse
+from vivace.host import Build, Known, OnDone, Pulse, Readings
 from vivace.remote import far
 from vivace.remote.messages import (
     Batch,
@@ -74,7 +74,7 @@ def spawn(folder: str, build: Build, config: EngineConfig) -> Worker:
     """A fresh process for the loop: one that is forked could not use the card."""
     level = logging.getLogger("vivace").getEffectiveLevel()
     process = multiprocessing.get_context("spawn").Process(
-        target=far.main, args=(folder, build, config, level), name="vivace-engine"
+        target=far.main, args=(folder, build, config, level, logs.form()), name="vivace-engine"
     )
     process.start()
     # A program that forgets to close must end all the same: at its exit every child is waited for.
@@ -126,21 +126,21 @@ class LoopProcess:
             self._sounds.bind(f"ipc://{folder}/sounds")
             self._worker = spawn(folder, build, config)
             try:
-                self.known, self.pulse = self._await_start()
+                self.known, self.pulse, self.readings = self._await_start()
                 self._connect(folder)
             except BaseException:
                 self._release()
                 raise
         self._reader.start()
 
-    def _await_start(self) -> tuple[Known, Pulse]:
+    def _await_start(self) -> tuple[Known, Pulse, Readings]:
         message = next(self._messages(), None)
         if isinstance(message, Failed):
             raise message.error
         if not isinstance(message, Started):
             raise EngineFailure(f"the engine's process ended while it loaded ({self._ended()})")
         known: Known = pickle.loads(message.known)
-        return known, message.pulse
+        return known, message.pulse, message.readings
 
     def _ended(self) -> str:
         self._worker.join()
@@ -168,7 +168,7 @@ class LoopProcess:
         elif id not in self._lines:
             return  # it has ended
         elif isinstance(word, loop.Cancel):
-            self._send(Cancel(id))
+            self._send(Cancel(id, word.at_s))
         else:
             self._send(More(id, word.ids, word.most_frames, word.last))
 
@@ -246,6 +246,7 @@ class LoopProcess:
                     continue
                 assert isinstance(message, Batch)
                 self.pulse = message.pulse
+                self.readings = message.readings or self.readings
                 for event in message.events:
                     self._publish(event)
         finally:  # whatever happens, nobody may wait for ever

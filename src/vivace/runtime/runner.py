@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vivace.meters import Stock
 from vivace.model.codec import Codec
 from vivace.model.fused import embed_frames
 from vivace.model.predictor import Predictor
@@ -149,6 +150,25 @@ class Runner:
         for lane in (self.tokens, self.decoder.lane):
             if isinstance(lane, ThreadLane):
                 lane.wake = wake
+
+    def stock(self) -> Stock:
+        """What there is to give, and what is in use of it; for any thread."""
+        held = reserved = total = 0
+        if self.device.type == "cuda":
+            held = torch.cuda.memory_allocated(self.device)
+            reserved = torch.cuda.memory_reserved(self.device)
+            total = torch.cuda.get_device_properties(self.device).total_memory
+        pages, prefixes = self.pages, self.prefixes
+        return Stock(
+            pages.total,
+            pages.free,
+            prefixes.hits,
+            prefixes.misses,
+            prefixes.bytes,
+            held,
+            reserved,
+            total,
+        )
 
     @property
     def codec_buckets(self) -> tuple[tuple[int, int], ...]:

@@ -19,6 +19,7 @@ from vivace.server.body import LONG_BODY, parse, read_body
 from vivace.server.cartesia import cartesia_routes
 from vivace.server.elevenlabs import elevenlabs_routes
 from vivace.server.live.routes import socket_routes
+from vivace.server.metrics import EngineMetrics, Metrics
 from vivace.server.names import find_model, find_voice, models
 from vivace.server.openapi import Described
 from vivace.server.order import CLONING_LATER, read_order
@@ -26,6 +27,7 @@ from vivace.server.page.routes import page_routes
 from vivace.server.replies import WithRequestId, failed, not_routed, refused
 from vivace.server.shelf import Shelf, open_shelf
 from vivace.server.speaking import Speaking
+from vivace.server.story import Ledger, Watched
 from vivace.server.vendors import Edge
 from vivace.server.workers import Workers
 
@@ -46,6 +48,8 @@ def create_app(
     shelf = open_shelf(config)
     routes = Routes(engine, config, draining, shelf)
     edge = Edge(engine, config, routes.workers, draining, shelf)
+    metrics = Metrics()
+    metrics.registry.register(EngineMetrics(engine))
     app = Starlette(
         routes=[
             *page_routes(engine),
@@ -55,6 +59,7 @@ def create_app(
             Route("/health", routes.health),
             Route("/ready", routes.ready),
             Route("/openapi.json", Described(edge).get),
+            Route("/metrics", metrics.page),
             Route("/v1/models", routes.models),
             Route("/v1/models/{model:path}", routes.model),
             Route("/v1/audio/models", routes.audio_models),
@@ -69,7 +74,7 @@ def create_app(
         ],
         exception_handlers={VivaceError: refused, HTTPException: not_routed, Exception: failed},
     )
-    return WithRequestId(app)
+    return WithRequestId(Watched(app, Ledger(metrics, config.log_text)))
 
 
 T = TypeVar("T")

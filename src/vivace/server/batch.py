@@ -18,8 +18,10 @@ from vivace.server.order import Order, read_order
 from vivace.server.replies import as_json, error_object
 from vivace.server.shelf import EMPTY, Shelf
 from vivace.server.speaking import when_gone
+from vivace.server.story import Story, story_of
 from vivace.server.voiced import Voiced
 from vivace.server.workers import Workers
+from vivace.types import FinishReason
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
@@ -89,7 +91,8 @@ class Batch:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak every item; a client that leaves ends those that speak."""
-        speaking = asyncio.gather(*map(self._speak, self._orders))
+        stories = [story_of(scope).part("batch") for _ in self._orders]
+        speaking = asyncio.gather(*map(self._speak, self._orders, stories))
         watcher = asyncio.create_task(when_gone(receive, speaking.cancel))
         try:
             results = await speaking
@@ -103,15 +106,21 @@ class Batch:
         body = await self._workers.run(_body, results)
         await Response(body, media_type="application/json")(scope, receive, send)
 
-    async def _speak(self, order: Order) -> dict[str, object]:
+    async def _speak(self, order: Order, story: Story) -> dict[str, object]:
+        story.orders(order, "batch")
         try:
             async with self._room:
-                voiced = await Voiced.open(self._engine, order, self._workers)
+                voiced = story.voiced = await Voiced.open(self._engine, order, self._workers)
                 try:
                     sound, done = await voiced.whole()
+                    story.end(done.reason, done)
                 finally:
                     voiced.close()
+        except asyncio.CancelledError:
+            story.end(FinishReason.CANCELLED)
+            raise
         except Exception as error:
+            story.fail(error)
             if not isinstance(error, VivaceError):
                 log.exception("an item of a batch failed")
             return {"status": "error", "error": error_object(error)}

@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from vivace.audio.encode import ANY_RATE, PACKINGS, Format, bare, in_wav, lossy_at
 from vivace.errors import InvalidRequest, Unprocessable, VivaceError, outcome
-from vivace.server.contexts import Contexts, converse, told, turn
+from vivace.server.contexts import Contexts, converse, turn
 from vivace.server.fields import Fields
 from vivace.server.live.turn import Ending, Turn
 from vivace.server.live.wire import Patience, Wire, encode
@@ -244,7 +244,7 @@ class Socket:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         config = self._edge.config
-        wire = Wire(receive, send, Patience(config.idle_s, config.stall_s))
+        wire = Wire(receive, send, Patience(config.idle_s, config.stall_s), scope)
         await converse(_Talk(self._edge, wire))
 
 
@@ -290,7 +290,7 @@ class _Context:
 
     def __init__(self, id: str, talk: _Talk, order: Order) -> None:
         self._id, self._talk, self._order = id, talk, order
-        self._turns = [turn(talk.edge, 1, order, self)]  # those that are not over
+        self._turns = [turn(talk.edge, talk.wire, 1, order, self)]  # those that are not over
         self._then_s = time.perf_counter()
 
     async def hear(self, text: str) -> None:
@@ -307,8 +307,12 @@ class _Context:
             raise Unprocessable(
                 f"{_MOST_FLUSHES} flushes of this context are not spoken yet.", param="flush"
             )
-        self._turns.append(turn(self._talk.edge, int(last.id) + 1, self._order, self, last))
+        self._turns.append(self._next(last))
         await last.end()
+
+    def _next(self, last: Turn[int]) -> Turn[int]:
+        talk, number = self._talk, int(last.id) + 1
+        return turn(talk.edge, talk.wire, number, self._order, self, last)
 
     async def end(self) -> None:
         """No more text comes."""
@@ -337,7 +341,6 @@ class _Context:
 
     async def over(self, turn: Turn[int], ending: Ending) -> None:
         """The end of one turn; the last one's, or a bad one, is that of the context."""
-        told(turn, ending.reason)
         if ending.error is None and turn is not self._turns[-1]:
             await self._say(flushed(turn.id))
             self._turns.remove(turn)

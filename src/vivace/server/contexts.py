@@ -1,7 +1,6 @@
 """A vendor's socket: its contexts, each a text that is spoken while it comes."""
 
 import asyncio
-import logging
 from contextlib import suppress
 from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
@@ -13,9 +12,6 @@ from vivace.server.live.turn import Sink, Turn
 from vivace.server.live.wire import Event, Gone, Wire
 from vivace.server.order import Order
 from vivace.server.vendors import Edge
-from vivace.types import FinishReason
-
-log = logging.getLogger(__name__)
 
 MOST_CONTEXTS: Final = 32  # open at a time on one socket
 
@@ -132,7 +128,12 @@ async def converse(dialect: Dialect[C]) -> None:
 
 
 def turn(
-    edge: Edge, id: int, order: Order, sink: Sink[int], after: Turn[int] | None = None
+    edge: Edge,
+    wire: Wire,
+    id: int,
+    order: Order,
+    sink: Sink[int],
+    after: Turn[int] | None = None,
 ) -> Turn[int]:
     """A turn in the manner of an order; its text is still to come."""
     return Turn(
@@ -142,17 +143,7 @@ def turn(
         order.output,
         edge.workers,
         sink,
+        story=wire.story.part("turn"),
         most_chars=edge.config.limits.text_chars,
         after=() if after is None else (after,),
-    )
-
-
-def told(turn: Turn[int], reason: FinishReason) -> None:
-    """Log a turn that came to its end."""
-    log.info(
-        "turn of a context reason=%s sent_s=%.2f format=%s voice=%s",
-        reason,
-        turn.sent_s,
-        turn.output.format.name,
-        turn.request.voice,
     )

@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 from vivace.audio.encode import FORMATS, Format, lossy_at
 from vivace.config import ServerConfig
 from vivace.errors import InvalidRequest, Unprocessable, VivaceError, outcome
-from vivace.server.contexts import Contexts, converse, told, turn
+from vivace.server.contexts import Contexts, converse, turn
 from vivace.server.fields import Fields
 from vivace.server.live.turn import Ending, Turn
 from vivace.server.live.wire import Event, Patience, Wire, encode
@@ -176,7 +176,7 @@ class Socket:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
         config, about = self._edge.config, WebSocket(scope, receive, send)
-        wire = Wire(receive, send, Patience(config.idle_s, config.stall_s))
+        wire = Wire(receive, send, Patience(config.idle_s, config.stall_s), scope)
         await converse(_Talk(self._edge, wire, about, self._many))
 
 
@@ -253,7 +253,7 @@ class _Context:
 
     def __init__(self, id: str, talk: _Talk, order: Order) -> None:
         self._id, self._talk = id, talk
-        self._turn = turn(talk.edge, 1, order, self)
+        self._turn = turn(talk.edge, talk.wire, 1, order, self)
 
     async def hear(self, text: str, *, flush: bool, last: bool) -> None:
         """More text, perhaps nothing; `last` says that it is the end."""
@@ -295,7 +295,6 @@ class _Context:
 
     async def over(self, turn: Turn[int], ending: Ending) -> None:
         """The end; a single context takes its socket with it."""
-        told(turn, ending.reason)
         wire, error = self._talk.wire, ending.error
         broken = {} if error is None else _broken(error)
         await wire.send(encode({"audio": None, "isFinal": True} | broken | _named(self._id)))

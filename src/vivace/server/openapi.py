@@ -255,7 +255,8 @@ def _success(path: str, gives: object) -> Schema:
         return _given("The speech, while it is being made.", *sorted(kinds))
     if gives is Batch:
         return _given("The speech of all items, in base64.", "application/json")
-    return _given("As said.", "application/json", *(["text/html"] if path == "/" else []))
+    others = {"/": ("application/json", "text/html"), "/metrics": ("text/plain",)}
+    return _given("As said.", *others.get(path, ("application/json",)))
 
 
 def _given(words: str, *kinds: str) -> Schema:

@@ -1,7 +1,6 @@
 """What every response shares: a request id, and one envelope for every error."""
 
 import json
-import logging
 import math
 import re
 import uuid
@@ -14,8 +13,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vivace.errors import Overloaded, TooLarge, VivaceError, outcome
-
-log = logging.getLogger(__name__)
+from vivace.server.story import story_of
 
 _SANE_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 _UNFIT_FOR_A_HEADER = re.compile(r"[^ -~]")
@@ -29,7 +27,7 @@ class WithRequestId:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the request on under its id."""
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
@@ -81,15 +79,7 @@ async def refused(request: Request, error: Exception) -> Response:
         response.headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1000))
     if isinstance(error, TooLarge) and "content-length" not in request.headers:
         response.headers["connection"] = "close"  # or the rest would be read, however long it is
-    level = logging.ERROR if status == HTTPStatus.INTERNAL_SERVER_ERROR else logging.INFO
-    log.log(
-        level,
-        "%s refused status=%d param=%r: %s",
-        request.state.request_id,
-        status,
-        error.param,
-        error.message.encode("ascii", "backslashreplace").decode(),
-    )
+    story_of(request.scope).fail(error)
     return response
 
 
@@ -103,6 +93,7 @@ async def not_routed(request: Request, error: Exception) -> Response:
     }.get(HTTPStatus(error.status_code), error.detail)
     response = _envelope(error.status_code, _object(message, "invalid_request_error"))
     response.headers.update(error.headers or {})
+    story_of(request.scope).end(f"http_{error.status_code}")
     return response
 
 
@@ -117,5 +108,6 @@ def unreadable(message: str) -> Response:
 async def failed(request: Request, error: Exception) -> Response:
     """Our own fault. What went wrong goes to the log, not to the client."""
     response = _envelope(500, error_object(error))
+    story_of(request.scope).fail(error)
     response.headers["connection"] = "close"  # uvicorn drops it after an exception
     return response

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
@@ -14,9 +13,10 @@ from vivace.errors import VivaceError
 from vivace.server import sse
 from vivace.server.order import Order
 from vivace.server.replies import header_safe
+from vivace.server.story import story_of
 from vivace.server.voiced import Voiced
 from vivace.server.workers import Workers
-from vivace.types import SAMPLE_RATE, Done, FinishReason
+from vivace.types import Done, FinishReason
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
@@ -60,29 +60,35 @@ class Speaking:
     ) -> None:
         self._engine, self._order, self._workers = engine, order, workers
         self._stall_s, self._events = stall_s, events
-        self._started_s = time.perf_counter()
         self._headed = False
         self._warnings = list(order.warnings)
         self._cache: str | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open the session, send its sound, close it."""
-        voiced = await Voiced.open(self._engine, self._order, self._workers)
+        self._story = story = story_of(scope)
+        story.orders(self._order)
+        voiced = story.voiced = await Voiced.open(self._engine, self._order, self._workers)
         self._warnings = [*self._order.warnings, *voiced.skipped]
         self._cache = voiced.cache
         watcher = asyncio.create_task(when_gone(receive, voiced.session.cancel))
         try:
-            await (self._send_whole if self._order.output.whole else self._stream)(voiced, send)
+            done = await (self._send_whole if self._order.output.whole else self._stream)(
+                voiced, send
+            )
+            story.end(done.reason, done)
         except Exception as error:
+            if not (watcher.done() or isinstance(error, TimeoutError)):
+                story.fail(error, voiced.session.done)
             if not (self._headed or watcher.done()):
                 raise
             await self._break_off(error, send)
         finally:
             voiced.close()
             watcher.cancel()
-            self._log(scope["state"]["request_id"], voiced)
+            story.end(FinishReason.CANCELLED, voiced.session.done)
 
-    async def _stream(self, voiced: Voiced, send: Send) -> None:
+    async def _stream(self, voiced: Voiced, send: Send) -> Done:
         as_events = self._order.output.sse
         async for piece in voiced.pieces():
             if not self._headed:
@@ -93,14 +99,16 @@ class Speaking:
             await self._send_head(send, {"x-finish-reason": done.reason})
         rest = self._events.delta(rest) + self._events.end(done) if as_events else rest
         await self._send_body(send, rest, more=False)
+        return done
 
-    async def _send_whole(self, voiced: Voiced, send: Send) -> None:
+    async def _send_whole(self, voiced: Voiced, send: Send) -> Done:
         body, done = await voiced.whole()
         length = {"content-length": str(len(body)), "x-finish-reason": done.reason}
         await self._send_head(send, length)
         for start in range(0, len(body), SLICE):
             await self._send_body(send, body[start : start + SLICE])
         await self._send_body(send, b"", more=False)
+        return done
 
     async def _send_head(self, send: Send, more: dict[str, str] | None = None) -> None:
         self._headed = True
@@ -120,6 +128,8 @@ class Speaking:
         """Send some bytes; a client that reads nothing for `stall_s` is given up."""
         async with asyncio.timeout(self._stall_s):
             await send({"type": "http.response.body", "body": data, "more_body": more})
+        if data:
+            self._story.first_byte()
 
     async def _break_off(self, error: Exception, send: Send) -> None:
         """Too late for a status: an event, or no end of the body at all."""
@@ -132,23 +142,6 @@ class Speaking:
             log.error("a response failed", exc_info=error)
         with suppress(TimeoutError):
             await self._send_body(send, self._events.fault(error), more=False)
-
-    def _log(self, request_id: str, voiced: Voiced) -> None:
-        done, first_s = voiced.session.done, voiced.first_s
-        log.info(
-            "%s spoke reason=%s chars=%d audio_s=%.2f first_ms=%s took_ms=%.0f format=%s voice=%s "
-            "seed=%s cache=%s",
-            request_id,
-            done.reason if done else FinishReason.CANCELLED,
-            len(self._order.text),
-            voiced.samples / SAMPLE_RATE,
-            "-" if first_s is None else f"{(first_s - self._started_s) * 1000:.0f}",
-            (time.perf_counter() - self._started_s) * 1000,
-            self._order.output.format.name,
-            self._order.request.voice,
-            done.seed if done else None,
-            voiced.cache or "-",
-        )
 
 
 async def when_gone(receive: Receive, then: Callable[[], object]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from vivace.audio.encode import Pipeline
 from vivace.audio.wav import SAMPLE_BYTES
 from vivace.errors import EngineFailure, InvalidRequest, Unavailable
+from vivace.server.heard import Heard
 from vivace.server.order import NOTHING_TO_SAY, Order, Output
 from vivace.server.replay import Recorded, Replay, Spoken
 from vivace.server.results import Results, key_of
@@ -28,8 +29,9 @@ class Voiced:
         self, output: Output, session: Spoken, pipeline: Pipeline, workers: Workers
     ) -> None:
         self.session, self.samples = session, 0
-        self.first_s: float | None = None  # when the first sound was there, on perf_counter
         self.cache: Literal["hit", "miss"] | None = None  # None if it was not asked for
+        self.heard, self.form = Heard(output.speed), output.format.name  # times on perf_counter
+        self.encode_s = 0.0  # in the encoder, and waiting for a thread for it
         self._output, self._pipeline, self._workers = output, pipeline, workers
 
     @classmethod
@@ -69,11 +71,12 @@ class Voiced:
     async def pieces(self) -> AsyncIterator[bytes]:
         """Bytes as their sound is made, none of them empty; `last` has the rest."""
         async for chunk in self.session:
-            if self.first_s is None:
-                self.first_s = time.perf_counter()
             self.samples += len(chunk.pcm)
-            if piece := await self._run(self._pipeline.encode, chunk.pcm):
+            piece = await self._run(self._pipeline.encode, chunk.pcm)
+            self.heard.take(chunk.pcm, given_s := time.perf_counter())
+            if piece:
                 yield piece
+                self.heard.held_up(time.perf_counter() - given_s)
 
     async def last(self) -> tuple[bytes, Done]:
         """The rest of the bytes and how it ended; raises what stands for a bad end."""
@@ -92,7 +95,11 @@ class Voiced:
         self._pipeline.close()
 
     async def _run(self, work: Callable[..., bytes], *args: object) -> bytes:
-        return await self._workers.run(work, *args, aside=not self._output.light)
+        begun_s = time.perf_counter()
+        try:
+            return await self._workers.run(work, *args, aside=not self._output.light)
+        finally:
+            self.encode_s += time.perf_counter() - begun_s
 
 
 async def _say(engine: "Engine", order: Order, workers: Workers) -> "Session":

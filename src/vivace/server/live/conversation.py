@@ -1,6 +1,5 @@
 """What every dialect on a socket shares: messages into calls, turns one after another, errors."""
 
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,12 +14,10 @@ from vivace.server.order import Output, read_manner, tell_unknown
 from vivace.server.replies import error_object
 from vivace.server.shelf import EMPTY, Shelf
 from vivace.server.workers import Workers
-from vivace.types import FinishReason, SpeechRequest
+from vivace.types import SpeechRequest
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
-
-log = logging.getLogger(__name__)
 
 MOST_TURNS = 8  # open at a time: one that speaks, others whose text waits
 
@@ -114,14 +111,22 @@ class Conversation:
     def restart(self, turn: Turn[int]) -> None:
         """Forget all that a turn has been told."""
         del self.turns[turn.id]
+        turn.story.end("cleared")
         turn.cancel()
         self._open(turn.id, turn.request, turn.output)
 
     def _open(self, id: int, request: SpeechRequest, output: Output) -> Turn[int]:
         stage, before = self.stage, self.turns.values()
-        most = stage.config.limits.text_chars
         turn = Turn(
-            id, stage.engine, request, output, stage.workers, self, most_chars=most, after=before
+            id,
+            stage.engine,
+            request,
+            output,
+            stage.workers,
+            self,
+            story=self.wire.story.part("turn"),
+            most_chars=stage.config.limits.text_chars,
+            after=before,
         )
         self.turns[id] = turn
         return turn
@@ -130,7 +135,6 @@ class Conversation:
         """Stop a turn: nothing of it is written from here on."""
         del self.turns[turn.id]
         turn.cancel()
-        self._log(turn, FinishReason.CANCELLED)
         self._last_over()
 
     async def sound(self, turn: Turn[int], data: bytes) -> None:
@@ -145,7 +149,6 @@ class Conversation:
         """Tell the client how a turn ended."""
         await self.tell_over(turn, ending)
         del self.turns[turn.id]  # no await in between: it was told, it cannot be cancelled
-        self._log(turn, ending.reason)
         self._last_over()
 
     async def tell_over(self, turn: Turn[int], ending: Ending) -> None:
@@ -164,9 +167,6 @@ class Conversation:
     def _last_over(self) -> None:
         if self.wire.link is Link.DRAINING and not self.turns:
             self.wire.finish(Event.DRAINED, "the server goes down")
-
-    def _log(self, turn: Turn[int], reason: FinishReason) -> None:
-        log.info("turn %s reason=%s sent_s=%.2f", turn.id, reason, turn.sent_s)
 
 
 def only(body: Body, *names: str) -> list[str | None]:

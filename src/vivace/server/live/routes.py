@@ -32,7 +32,7 @@ class Talk:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Talk until one side ends it; no session outlives its connection."""
         config = self._stage.config
-        wire = Wire(receive, send, Patience(config.idle_s, config.stall_s))
+        wire = Wire(receive, send, Patience(config.idle_s, config.stall_s), scope)
         with contextlib.suppress(Gone):
             await wire.accept(self._protocol if self._protocol in scope["subprotocols"] else None)
             line = Line(self._dialect(self._stage, wire))

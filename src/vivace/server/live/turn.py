@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from vivace.errors import InvalidRequest, Unprocessable, VivaceError
 from vivace.server.live.wire import Gone
 from vivace.server.order import Output
+from vivace.server.story import Story
 from vivace.server.voiced import LONG_TEXT, Voiced
 from vivace.server.workers import Workers
 from vivace.types import SAMPLE_RATE, Done, FinishReason, SpeechRequest
@@ -67,12 +68,15 @@ class Turn(Generic[Id]):
         workers: Workers,
         sink: Sink[Id],
         *,
+        story: Story,
         most_chars: int,
         after: "Iterable[Turn[Id]]" = (),
     ) -> None:
         self.id: Id = id
         self.request, self.output = request, output
         self.sink: Sink[Id] = sink
+        self.story = story
+        story.manner(output, request.voice)
         self.ended = False  # no more text comes
         self.over = asyncio.Event()
         self.sent_s = 0.0  # of sound
@@ -93,6 +97,7 @@ class Turn(Generic[Id]):
             raise Unprocessable(
                 f"a turn takes {self._most_chars:,} characters", param="text", code="text_too_long"
             )
+        self.story.words(text)
         async with self._in_order:
             if self._session is None:
                 self._waiting.append(text)
@@ -120,6 +125,7 @@ class Turn(Generic[Id]):
         if self._session is not None:
             self._session.cancel()
         self.over.set()
+        self.story.end(FinishReason.CANCELLED)
 
     @property
     def begun(self) -> bool:
@@ -149,10 +155,13 @@ class Turn(Generic[Id]):
         try:
             while after:
                 await after.pop().over.wait()
-            await self.sink.over(self, await self._spoken())
+            ending = await self._spoken()
+            await self.sink.over(self, ending)
+            self.story.end(ending.reason, ending.done, ending.error)
         except Gone:
             pass
         finally:
+            self.story.end(FinishReason.CANCELLED)
             self._waiting.clear()
             if self._session is not None:
                 self._session.cancel()
@@ -192,6 +201,7 @@ class Turn(Generic[Id]):
     async def _speak(self, session: "Session") -> Done:
         """Send the sound as it is made."""
         voiced = await Voiced.around(session, self.output, self._workers)
+        self.story.voiced = voiced
         try:
             if self.output.whole:
                 rest, done = await voiced.whole()
@@ -208,5 +218,6 @@ class Turn(Generic[Id]):
     async def _send(self, data: bytes, samples: int) -> None:
         if data:
             await self.sink.sound(self, data)
+            self.story.first_byte()
             self.first_s = self.first_s or time.perf_counter()
             self.sent_s = samples / SAMPLE_RATE / self.output.speed

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from starlette.types import Message, Receive, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from vivace.errors import VivaceError, outcome
 from vivace.server.replies import as_json
+from vivace.server.story import Story, story_of
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +86,10 @@ class Wire:
     at all: cancelling a writer that waits leaves nothing of its message behind.
     """
 
-    def __init__(self, receive: Receive, send: Send, patience: Patience) -> None:
+    def __init__(
+        self, receive: Receive, send: Send, patience: Patience, scope: Scope | None = None
+    ) -> None:
+        self.story: Story = story_of({} if scope is None else scope)
         self._receive, self._send, self._patience = receive, send, patience
         self._posted: deque[Message] = deque()
         self._clear = asyncio.Event()  # nothing posted is left
