@@ -60,14 +60,14 @@ class Need:
         return bisect_left(self.after, frame + 1)
 
 
-def needs(folder: Path) -> dict[str, Need]:
+def needs(folder: Path, texts: Sequence[str] = TEXTS) -> dict[str, Need]:
     """By the engine itself: texts spoken untrimmed, their onset looked for frame by frame."""
     tokenizer = Tokenizer.from_dir(folder)
     with Engine(folder) as engine:
         piece_s = engine.spec.piece_s
         sampling = replace_seed(engine.defaults)
         found = {}
-        for text in TEXTS:
+        for text in texts:
             session = engine.say(text, SpeechRequest(trim=False, sampling=sampling))
             pcm = np.concatenate([chunk.pcm for chunk in session])
             found[text] = Need(silent_frames(pcm) + 1, certain(text, tokenizer, piece_s))

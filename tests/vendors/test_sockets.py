@@ -33,7 +33,7 @@ class Line:
         await self.socket.send(json.dumps(message))
 
     async def hear(self) -> Message:
-        message: Message = json.loads(await asyncio.wait_for(self.socket.recv(), 30))
+        message: Message = json.loads(await asyncio.wait_for(self.socket.recv(), 100))
         return message
 
     async def hear_until(self, last: Callable[[Message], object]) -> list[Message]:
@@ -90,7 +90,7 @@ def none_open(engine: FakeEngine) -> None:
 
 
 async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         while not true():
             await asyncio.sleep(0.005)
 

@@ -13,6 +13,10 @@ from websockets.asyncio.client import connect
 from vivace.config import EngineConfig
 from vivace.engine import Engine
 
+pytestmark = pytest.mark.timeout(
+    600
+)  # the network itself: seconds alone, minutes on a busy machine
+
 TEXT = "Good morning, and welcome. It is ten past nine."
 ELEVENLABS = "/v1/text-to-speech/heart/stream-input?output_format=pcm_24000&seed=7"
 
