@@ -104,23 +104,16 @@ def on_card(measure: Callable[[str, psutil.Process], Awaitable[Figures]]) -> Cal
 
 
 def words() -> Figures:
-    """Texts word by word, on both checkpoints."""
+    """Texts word by word, on every set-up."""
     found: Figures = {}
-    for name in typed.CHECKPOINTS:
-        with typed.checkpoint(name) as folder:
-            needs = typed.needs(folder)
-            command = [
-                sys.executable,
-                "-m",
-                "vivace",
-                "serve",
-                "--port",
-                "0",
-                "--model",
-                str(folder),
-            ]
-            with serving(command) as (url, _):
-                found[name] = asyncio.run(typed.words(url, needs))
+    serve = [sys.executable, "-m", "vivace", "serve", "--port", "0"]
+    for name, (voice, ahead) in typed.SETUPS.items():
+        with typed.checkpoint(voice=voice) as folder:
+            needs, took_s = typed.needs(folder, ahead)
+            more = ["--model", str(folder), "--text-lead", str(ahead)]
+            with serving([*serve, *more]) as (url, _):
+                figures = asyncio.run(typed.words(url, needs))
+        found[name] = {**figures, "processor_ms_from_word_to_sound": percentiles(took_s)}
     return found
 
 

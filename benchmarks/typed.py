@@ -10,10 +10,11 @@ the next frame stands on, and from then on the engine's.
 import asyncio
 import math
 import statistics
+import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,9 +25,11 @@ from vivace import Engine, SpeechRequest
 from vivace.audio.onset import Onset
 from vivace.checkpoint.embedded import embedded
 from vivace.checkpoint.synth import write_synthetic
+from vivace.config import EngineConfig
+from vivace.session import Session
 from vivace.text.intake import Intake
 from vivace.text.tokenize import Tokenizer
-from vivace.types import SAMPLE_RATE, SAMPLES_PER_FRAME, Sampling
+from vivace.types import SAMPLE_RATE, SAMPLES_PER_FRAME
 
 TEXTS = (
     "Hello there, how are you today?",
@@ -36,9 +39,15 @@ TEXTS = (
     "That is a very good question.",
     "Your order will be there tomorrow.",
 )
-CHECKPOINTS = ("embedded voice", "random weights that sound at once")
+# By name: is it the embedded voice, and how many tokens stand before the first frame?
+SETUPS = {
+    "embedded voice": (True, 0),
+    "embedded voice, text_lead 1": (True, 1),
+    "random weights that sound at once": (False, 0),
+}
 WORD_S, TURNS = 0.2, 60
 TURN_S = 60.0  # a turn that takes longer hangs
+QUIET_S = 0.25
 BUDGET_S = 0.06  # from a word to the sound of the frame that waited for it
 SEED = 1
 
@@ -47,37 +56,60 @@ SEED = 1
 class Need:
     """What a checkpoint needs of one text."""
 
-    tokens: int  # under the frames up to the first audible one
+    frames: int  # up to the first audible one
     after: tuple[int, ...]  # tokens that are certain after each word
+    ahead: int = 0  # tokens before the first frame
 
     @property
     def words(self) -> int:
         """How many must be there before there can be a sound."""
-        return self.word_of(self.tokens - 1) + 1
+        return self.word_of(self.frames - 1) + 1
 
     def word_of(self, frame: int) -> int:
         """The word that a frame waits for; one more than there are is the end of the text."""
-        return bisect_left(self.after, frame + 1)
+        return bisect_left(self.after, frame + self.ahead + 1)
 
 
-def needs(folder: Path, texts: Sequence[str] = TEXTS) -> dict[str, Need]:
-    """By the engine itself: texts spoken untrimmed, their onset looked for frame by frame."""
+def needs(
+    folder: Path, ahead: int = 0, texts: Sequence[str] = TEXTS
+) -> tuple[dict[str, Need], list[float]]:
+    """Counted by the engine itself, and the processor's seconds from a last word to its sound."""
     tokenizer = Tokenizer.from_dir(folder)
-    with Engine(folder) as engine:
-        piece_s = engine.spec.piece_s
-        sampling = replace_seed(engine.defaults)
-        found = {}
+    found, took_s = dict[str, Need](), list[float]()
+    with Engine(folder, config=EngineConfig(text_lead=ahead)) as engine:
+        sampling = replace(engine.defaults, seed=SEED)
         for text in texts:
             session = engine.say(text, SpeechRequest(trim=False, sampling=sampling))
             pcm = np.concatenate([chunk.pcm for chunk in session])
-            found[text] = Need(silent_frames(pcm) + 1, certain(text, tokenizer, piece_s))
-    return found
+            after = certain(text, tokenizer, engine.spec.piece_s)
+            found[text] = Need(silent_frames(pcm) + 1, after, ahead)
+            request = SpeechRequest(sampling=sampling)
+            took_s += [
+                work_s(engine.open(request), text.split()[: found[text].words]) for _ in range(3)
+            ]
+    return found, took_s
 
 
-def replace_seed(sampling: Sampling) -> Sampling:
-    """The checkpoint's own sampling, with the seed of the turns that are measured."""
-    values = {name: getattr(sampling, name) for name in Sampling.__slots__}
-    return Sampling(**{**values, "seed": SEED})
+def work_s(session: Session, words: list[str]) -> float:
+    """What both lanes do for a first sound once the word that it waited for is there.
+
+    Time of processors, which other programs do not lengthen much; on an idle machine with two
+    cores the time that passes is less, for the codec works beside the talker.
+    """
+    *early, last = words
+    for word in early:
+        session.append(f"{word} ")
+    idle_s = time.process_time()
+    time.sleep(QUIET_S)
+    while time.process_time() - idle_s > QUIET_S / 20:
+        idle_s = time.process_time()
+        time.sleep(QUIET_S)
+    begun_s = time.process_time()
+    session.append(f"{last} ")
+    session.outbox.wait()
+    took_s = time.process_time() - begun_s
+    session.cancel()
+    return took_s
 
 
 def silent_frames(pcm: np.ndarray) -> int:
@@ -121,7 +153,7 @@ class Heard:
         samples, dry_s = 0, self.pieces[0][0]
         for at_s, count in self.pieces:
             if samples and at_s > dry_s:
-                frames = self.need.tokens - 1 + math.ceil(samples / SAMPLES_PER_FRAME)
+                frames = self.need.frames - 1 + math.ceil(samples / SAMPLES_PER_FRAME)
                 text_s = self.sent_s[min(self.need.word_of(frames), len(self.sent_s) - 1)]
                 due_s = max(dry_s, text_s + BUDGET_S)
                 yield min(at_s, due_s) - dry_s, max(0.0, at_s - due_s)
@@ -145,7 +177,7 @@ async def words(url: str, needs: dict[str, Need], turns: int = TURNS) -> dict[st
     return {
         "turns": len(heard),
         "words_per_s": 1 / WORD_S,
-        "tokens_to_first_sound": _counted([turn.need.tokens for turn in heard]),
+        "tokens_to_first_sound": _counted([turn.need.frames + turn.need.ahead for turn in heard]),
         "words_to_first_sound": _counted(by_count),
         "words_sent_at_first_sound": _counted(needed),
         "mean_words_to_first_sound": round(statistics.mean(by_count), 2),
@@ -178,9 +210,9 @@ async def _listen(talk: Talk, heard: Heard) -> None:
 
 
 @contextmanager
-def checkpoint(kind: str) -> Iterator[Path]:
+def checkpoint(*, voice: bool) -> Iterator[Path]:
     """The embedded voice, or one of random weights that sounds from its first frame on."""
-    if kind == CHECKPOINTS[0]:
+    if voice:
         yield embedded()
         return
     with TemporaryDirectory() as folder:

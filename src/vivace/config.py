@@ -119,6 +119,7 @@ class EngineConfig:
     graphs: bool = True  # replay captured graphs on a card
     kernels: bool = True  # use our own kernels on a card
     normalize: bool = True  # take markdown, emoji and tags out of texts, unless a request says no
+    text_lead: int = 0  # tokens laid down before the first frame; the models learnt 0 or all
     piece_s: float = 0.0  # speech from one prompt, about; 0 is what the checkpoint is good for
     threads: int = 0  # torch threads on the CPU; 0 is one for a small model, else every core
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
@@ -131,7 +132,17 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _check(self, 1, "max_sessions", "session_context")
         _check(self, 64, "max_context")
-        _check(self, 0, "max_queue", "prefix_mb", "piece_s", "threads", "stall_s", "slo_ttfa_s")
+        _check(
+            self,
+            0,
+            "max_queue",
+            "prefix_mb",
+            "text_lead",
+            "piece_s",
+            "threads",
+            "stall_s",
+            "slo_ttfa_s",
+        )
 
 
 @dataclass(frozen=True, slots=True)

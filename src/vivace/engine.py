@@ -137,7 +137,7 @@ class Engine:
         request = resolve(self.spec, request or SpeechRequest(), self.config.limits)
         if request.trim is None:
             request = replace(request, trim=self.config.trim)
-        script = Script(self.spec, request, self._tokenizer)
+        script = Script(self.spec, request, self._tokenizer, ahead=self.config.text_lead)
         intake = Intake(
             self._tokenizer.stream(),
             request.language,

@@ -85,10 +85,13 @@ class Script:
     """One session's two lanes: ids come in, then prompts and a row a frame go out.
 
     A long text comes in pieces, each with a prompt of its own. The first piece is the one that is
-    spoken now.
+    spoken now. `ahead` tokens of streaming text stand before the first frame of the whole, as all
+    of them do in whole text, so that each frame knows so many more.
     """
 
-    def __init__(self, spec: ModelSpec, request: SpeechRequest, encoder: Encoder) -> None:
+    def __init__(
+        self, spec: ModelSpec, request: SpeechRequest, encoder: Encoder, *, ahead: int = 0
+    ) -> None:
         self.ids = spec.text_ids
         self.codec = spec.codec_ids
         self.whole = request.text_mode is TextMode.WHOLE
@@ -98,9 +101,11 @@ class Script:
         self.ended = False  # the piece is whole
         self.closed = False  # no piece comes after those that are there
         self._surplus = False  # the piece that still comes in has been spoken as far as it will be
+        self._ahead = ahead  # tokens still to be laid down before the first frame
         self._lead: list[int] = []  # text of the reference
         if self.clone is not None and self.clone.ref_codes is not None:
             self._lead = encoder.encode(self.clone.ref_text)
+            self._ahead = 0  # the frames of the reference let the text run ahead
 
     @property
     def lead_frames(self) -> int:
@@ -147,7 +152,7 @@ class Script:
         """Is there text under every row of the piece's prompt that must have some?"""
         if not self.pieces:
             return False
-        enough = not self.whole and len(self.pieces[0].lane) > self.lead_frames
+        enough = not self.whole and len(self.pieces[0].lane) > self.lead_frames + self._ahead
         return enough or self.ended
 
     @property
@@ -160,13 +165,16 @@ class Script:
         lane = self.pieces[0].lane
         return lane.popleft() if lane else self.ids.tts_pad
 
+    def _taken_first(self) -> list[int]:
+        """Take the text that stands before the first frame."""
+        lane = self.pieces[0].lane
+        count = len(lane) if self.whole else min(self._ahead, len(lane) - 1)
+        self._ahead = 0
+        return [lane.popleft() for _ in range(count)]
+
     def prompt(self, after: int = 0) -> Prompt:
         """Take the rows of the piece's prompt out of the lanes; `after` frames have been made."""
-        rows = list(self.head)
-        if self.whole:
-            lane = self.pieces[0].lane
-            rows += [(i, self.codec.pad) for i in lane]
-            lane.clear()
+        rows = [*self.head, *((i, self.codec.pad) for i in self._taken_first())]
         rows.append((self.next_text(), self.codec.bos))
         rows += [(self.next_text(), NONE) for _ in range(self.lead_frames)]
         text, codec = (list(column) for column in zip(*rows, strict=True))
