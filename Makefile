@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-voice test-clients check format bench bench-client bench-formats scheduling simulate-fuzz bench-policy bench-live socket-fuzz clean
+.PHONY: help setup serve test test-voice test-clients docs docs-pages check format bench bench-client bench-formats scheduling simulate-fuzz bench-policy bench-live socket-fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
@@ -36,6 +36,13 @@ test-clients: $(READY) ## do LiveKit, Pipecat and the vendors' SDKs speak with i
 	@test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/python -m pip install -qq --disable-pip-version-check -r tests/vendors/clients/requirements.txt
 	@VIVACE_CLIENTS=.venv-clients/bin/python $(BIN)/python -m pytest tests/vendors $(ARGS)
+
+docs: $(READY) ## the documentation as a site, in site/
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "make: the first page is site/index.html"
+
+docs-pages: $(READY) ## write docs/configuration.md and docs/api.md anew
+	@$(BIN)/python scripts/reference.py
 
 check: $(READY) ## format, lint, types, structure
 	@$(BIN)/ruff format --check .
@@ -81,7 +88,7 @@ socket-fuzz: $(READY) ## random messages on the socket: what is always true of i
 	@$(BIN)/python -m tests.server.socket.fuzz $(SEEDS) benchmarks/results/socket-fuzz.json
 
 clean: ## remove the environment, caches and builds
-	rm -rf $(VENV) .venv-clients build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .venv-clients build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamp is written last, so a set-up that was interrupted starts again.

@@ -77,7 +77,7 @@ def test_a_value_of_another_type_is_refused_by_its_name(
     for path, schema in bodies(described):
         (needed,) = schema["required"]
         for name, field in schema["properties"].items():
-            kind = field.get("type", [None])[0] if name != needed else None
+            kind = field["type"][0] if name != needed and "object" not in field["type"] else None
             if kind in WRONG:
                 body = {needed: "Hello.", name: WRONG[kind]}
                 reply = client.post(path.replace("{voice}", "ryan"), json=body)

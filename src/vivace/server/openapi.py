@@ -102,6 +102,13 @@ def _elevenlabs(edge: Edge, fields: Fields) -> object:
     return elevenlabs.placed(fields, "", elevenlabs.sound_of(None))
 
 
+_BY_HAND: Final[Mapping[str, Schema]] = {
+    "voice": {"type": ["string", "object", "null"]},  # a name, or an object that holds one
+    "speaker": {"type": ["string", "object", "null"]},
+    "seed": {"type": ["integer", "null"]},
+    "speed": {"type": ["number", "null"]},
+}
+
 # By path: the field that must be there, and who reads the body.
 _BODIES: Final[Mapping[str, tuple[str, Read]]] = {
     "/v1/audio/speech": ("input", _place),
@@ -194,12 +201,21 @@ def _fields(edge: Edge, needed: str, read: Read) -> Schema:
             with suppress(InvalidRequest):  # what was asked until then is noted
                 read(seen, fields)
             properties = _merged(properties, fields.properties)
+    _fill(properties)
     properties[needed] = {
         "type": "string",
         "minLength": 1,
         "maxLength": edge.config.limits.text_chars,
     }
     return {"type": "object", "required": [needed], "properties": properties}
+
+
+def _fill(properties: dict[str, Schema]) -> None:
+    """Name what readers take as it comes: they check those by hand, or hand them on to ours."""
+    for name, schema in properties.items():
+        if not schema:
+            schema.update(_BY_HAND.get(name, {}))
+        _fill(schema.get("properties", {}))
 
 
 def _merged(one: dict[str, Schema], other: dict[str, Schema]) -> dict[str, Schema]:
