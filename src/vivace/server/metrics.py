@@ -158,7 +158,7 @@ class Metrics:
             self.continuous.labels(str(most_ms)).inc(heard.deficit_s * 1e3 <= most_ms)
 
     async def page(self, request: Request) -> Response:
-        """`GET /metrics`."""
+        """What Prometheus reads."""
         return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
 
 
