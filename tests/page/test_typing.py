@@ -12,7 +12,7 @@ from tests.page.test_browser import COUNT_OF_COLOUR, NASTY, WITHOUT_WORKLET
 
 from vivace.errors import Overloaded
 
-TEXT = "You hear this while it is still being written, word by word, by nobody at all."
+TEXT = " ".join(["You hear this while it is still being written, word by word."] * 4)
 SLOWEST, FASTEST = "2", "100"
 
 
