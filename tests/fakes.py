@@ -19,6 +19,8 @@ from vivace.model.spec import Prints
 from vivace.types import (
     SAMPLES_PER_FRAME,
     Chunk,
+    Clip,
+    Clone,
     Done,
     FinishReason,
     Sampling,
@@ -162,6 +164,8 @@ class FakeEngine:
         self.heartbeat_age_s = 0.0
         self.ready = self.alive = True
         self.play = Play()
+        self.voice: Clone | VivaceError = Clone(np.zeros(8, np.float32))  # of every clip
+        self.clips: queue.SimpleQueue[Clip] = queue.SimpleQueue()
         self.sessions: queue.SimpleQueue[FakeSession] = queue.SimpleQueue()
 
     def stats(self) -> Stats:
@@ -170,6 +174,12 @@ class FakeEngine:
     @property
     def readings(self) -> Readings:
         return Readings(Counts(), Meters(), Stock())
+
+    def clone(self, clip: Clip) -> Clone:
+        self.clips.put(clip)
+        if isinstance(self.voice, VivaceError):
+            raise self.voice
+        return self.voice
 
     def say(self, text: str, request: SpeechRequest) -> FakeSession:
         return self._session(text, request, ended=True)

@@ -232,6 +232,60 @@ def test_say_refuses_in_one_line(run: Run, home: Path, args: tuple[str, ...], wo
     assert words in one_line(err.splitlines(keepends=True)[-1])
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint that takes voices from clips, and is soon done."""
+    from vivace.checkpoint.synth import write_synthetic
+
+    folder = tmp_path_factory.mktemp("synthetic") / "base"
+    write_synthetic(folder, kind="base", until_text=True)
+    return folder
+
+
+@pytest.fixture
+def clip(tmp_path: Path) -> Path:
+    from tests.audio.clips import packed
+
+    (tmp_path / "clip.mp3").write_bytes(packed("mp3", 44_100, 2))
+    return tmp_path / "clip.mp3"
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ("--ref-text", "Good morning."),
+        ("--x-vector-only",),
+        ("--ref-text", "a", "--ref-silence-ms", "0"),
+    ],
+)
+def test_say_with_the_voice_of_a_clip(
+    run: Run, home: Path, base: Path, clip: Path, how: tuple[str, ...]
+) -> None:
+    status, _, err = run("say", "Hello.", "--model", base, "--ref-audio", clip, *how, "-o", "a.wav")
+    assert status == 0 and len(samples(Path("a.wav"))) > 0
+    assert ("short for a clip" in err) == ("a" in how), "what is odd about the clip is told"
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        (("--ref-text", "a"), "--ref-audio"),
+        (("--x-vector-only",), "--ref-audio"),
+        (("--ref-audio", "{clip}"), "--x-vector-only"),
+        (("--ref-audio", "{clip}", "--ref-text", "  "), "--x-vector-only"),
+        (("--ref-audio", "nowhere.wav", "--x-vector-only"), "nowhere.wav"),
+        (("--ref-audio", "notes.txt", "--x-vector-only"), "WAV, MP3"),
+        (("--ref-audio", "{clip}", "--x-vector-only"), "does not clone"),  # the embedded voice
+    ],
+)
+def test_say_refuses_what_is_no_clip_in_one_line(
+    run: Run, home: Path, clip: Path, how: tuple[str, ...], words: str
+) -> None:
+    Path("notes.txt").write_text("no sound")
+    status, _, err = run("say", "Hello.", *(part.format(clip=clip) for part in how))
+    assert status == 2 and words in one_line(err)
+
+
 def test_voices_of_the_embedded_checkpoint(run: Run, home: Path) -> None:
     status, out, _ = run("voices")
     assert status == 0

@@ -239,6 +239,17 @@ def test_a_slot_that_was_reset_hears_nothing_of_its_last_stream(small: Codec, fu
     assert torch.equal(again[0], first[0]) and not torch.equal(again[1], first[1])
 
 
+def test_a_slot_goes_on_from_what_another_has_come_to(small: Codec, fused: Any) -> None:
+    device = fused.codebooks.device
+    codes, slots = codes_of(small, 1, 9).to(device), torch.tensor([2], device=device)
+    fused(codes[:, :3], slots)
+    taken = fused.take(2)
+    first = fused(codes[:, 3:], slots)
+    fused(codes, slots - 2)
+    fused.lay(0, taken)
+    assert torch.equal(fused(codes[:, 3:], slots - 2), first)
+
+
 def test_packing_leaves_the_codec_as_it_was(small: Codec) -> None:
     before = [p.clone() for p in small.parameters()]
     FusedCodec(small, 1, torch.float32)

@@ -16,7 +16,7 @@ from vivace.flags import as_toml, with_settings
 from vivace.logs import log_to_stderr
 from vivace.settings import Effective
 from vivace.simulate.command import simulate
-from vivace.types import SpeechRequest, TextMode
+from vivace.types import SILENCE_MS, SpeechRequest, TextMode
 
 if TYPE_CHECKING:
     from vivace.config import EngineConfig
@@ -83,6 +83,20 @@ def say(
     voice: Annotated[str | None, typer.Option(help="See `vivace voices`.")] = None,
     language: Annotated[str, typer.Option(help="English name, tag such as en-US, auto.")] = "auto",
     instruct: Annotated[str, typer.Option(help="How to say it, or the voice to design.")] = "",
+    ref_audio: Annotated[
+        Path | None,
+        typer.Option(
+            help="A clip of the voice, for a base checkpoint; any format.", metavar="FILE"
+        ),
+    ] = None,
+    ref_text: Annotated[str, typer.Option(help="The words in the clip.")] = "",
+    x_vector_only: Annotated[
+        bool, typer.Option("--x-vector-only", help="Take the voice alone; needs no words.")
+    ] = False,
+    ref_silence_ms: Annotated[
+        int,
+        typer.Option(min=0, help="Silence put behind the clip; 0 takes the clip as it is."),
+    ] = SILENCE_MS,
     greedy: Annotated[
         bool, typer.Option("--greedy", help="The likeliest codes; no cap by the text's length.")
     ] = False,
@@ -98,14 +112,17 @@ def say(
     ] = None,
 ) -> None:
     """Speak a text into a WAV file, or to stdout while it is being made."""
-    from vivace.say import check_output, write_speech
+    from vivace.say import check_output, read_clip, write_speech
 
     words = _words(text)
     check_output(output, dump)
+    clip = read_clip(ref_audio, ref_text, ref_silence_ms, language, alone=x_vector_only)
     log_to_stderr(logging.WARNING)
     config = replace(chosen.engine, max_sessions=1)
     with _engine(chosen, config) as engine:
         request = _request(engine, voice, language, instruct, text_mode, greedy, seed, max_frames)
+        if clip is not None:
+            request = replace(request, clone=engine.clone(clip))
         said = write_speech(engine.say(words, request), output, dump)
     print(said, file=sys.stderr)
     if not said.audio_s:

@@ -156,6 +156,7 @@ class ServerConfig:
     body_s: float = 10.0  # how long a client may take to send its request
     # Threads for encoding and long texts; 0 is as many as there are cores, up to 16.
     encoder_threads: int = 0
+    ref_urls: bool = False  # fetch reference clips from https URLs on public addresses
     batch_at_once: int = 8  # items of one batch that speak at a time
     # More names for the loaded model.
     model_aliases: tuple[str, ...] = field(default=(), metadata={"flag": "model-alias"})

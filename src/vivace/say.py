@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from vivace.audio.decoder import Decoder
+from vivace.audio.reference import prepare
 from vivace.audio.wav import SAMPLE_BYTES, to_s16le, wav_header
+from vivace.config import Limits
 from vivace.errors import InvalidRequest
-from vivace.types import SAMPLE_RATE, Chunk, FinishReason
+from vivace.server.clips import check_words
+from vivace.text.clean import clean
+from vivace.types import SAMPLE_RATE, Chunk, Clip, FinishReason
 
 if TYPE_CHECKING:
     from vivace.session import Session
 
 STDOUT = Path("-")
+LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,34 @@ def check_output(*outputs: Path | None) -> None:
             raise InvalidRequest(f"{output} cannot be written: there is no folder {output.parent}.")
         if not os.access(output if output.exists() else output.parent, os.W_OK):
             raise InvalidRequest(f"{output} cannot be written: no permission.")
+
+
+def read_clip(
+    file: Path | None, words: str, silence_ms: int, language: str, *, alone: bool
+) -> Clip | None:
+    """The clip of a voice, before a model is loaded for nothing; warnings go to stderr.
+
+    Raises InvalidRequest, and its children, for what is no clip and for options that do not go
+    together.
+    """
+    if file is None:
+        if words or alone:
+            raise InvalidRequest("--ref-text and --x-vector-only go with --ref-audio.")
+        return None
+    if not (alone or words.strip()):
+        raise InvalidRequest("--ref-audio needs --ref-text, its words, or --x-vector-only.")
+    decoder = Decoder(LIMITS)
+    try:
+        sound = decoder.decode(file.read_bytes())
+    finally:
+        decoder.close()
+    pcm, warnings = prepare(sound, LIMITS, as_it_is=silence_ms == 0)
+    text = "" if alone else clean(words, "ref_text")
+    if text:
+        warnings += check_words(text, len(pcm) / SAMPLE_RATE, language)
+    for warning in warnings:
+        print(f"vivace: {warning}", file=sys.stderr)
+    return Clip(pcm, text, silence_ms)
 
 
 def write_speech(session: "Session", output: Path, dump: Path | None = None) -> Said:

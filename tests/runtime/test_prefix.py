@@ -17,7 +17,7 @@ def prefix(rows: int) -> Prefix:
 
 
 def test_the_least_recently_used_goes_when_the_bytes_are_full() -> None:
-    cache = PrefixCache(80)  # ten rows
+    cache = PrefixCache[Prefix](80)  # ten rows
     for name in "ab":
         cache.put(name, prefix(4))
     assert cache.get("a") is not None

@@ -20,6 +20,7 @@ import httpx
 
 from vivace.config import ServerConfig
 from vivace.server.app import create_app
+from vivace.server.clips import most_body
 from vivace.server.serve import Server, address_of, bind
 
 
@@ -43,7 +44,9 @@ def serving(engine: Any, config: ServerConfig | None = None) -> Iterator[Live]:
     config = config or ServerConfig()
     sock = bind("127.0.0.1", 0, config.stall_s)
     url, opened = address_of(sock, tls=config.tls_cert is not None), threading.Event()
-    server = Server(create_app(engine, config), config, opened.set)
+    server = Server(
+        create_app(engine, config), config, opened.set, most_body(engine, config.limits)
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
     live = Live(url, server, thread)
     thread.start()

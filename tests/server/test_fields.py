@@ -130,7 +130,9 @@ REFUSED: list[tuple[str, list[object], int]] = [
     ("task_type", ["Base", "VoiceDesign", "", "x", *ANYTHING_BUT_TEXT], 422),
     ("ref_audio", ["ftp://x/y.wav", "x", "", *ANYTHING_BUT_TEXT], 422),
     ("ref_text", ["Hello.", "", ["x"]], 422),
+    ("x_vector_only", [True, 1, "true"], 422),
     ("x_vector_only_mode", [True, 1, "true"], 422),
+    ("ref_silence_ms", [0, 500, -1, 1.5, *ANYTHING_BUT_A_NUMBER], 422),
     ("seed", [-1, 2**63, 1.0, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
     ("temperature", [-0.1, 2.1, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
     ("top_k", [-1, 2**31, 1.5, *NO_NUMBER, *ANYTHING_BUT_A_NUMBER], 422),
@@ -169,7 +171,9 @@ WIRE_FIELDS = set(
         "task_type",
         "ref_audio",
         "ref_text",
+        "x_vector_only",
         "x_vector_only_mode",
+        "ref_silence_ms",
         "seed",
         "temperature",
         "top_k",
@@ -412,11 +416,3 @@ def test_voice_design_takes_an_openai_voice_and_no_other(engine: FakeEngine) -> 
     assert "voice is not used" in warning(placed)
     with pytest.raises(VivaceError, match="no named voices"):
         order(engine, instructions="A deep voice.", voice="ryan")
-
-
-def test_base_checkpoint_waits_for_cloning(engine: FakeEngine) -> None:
-    engine.reset("base")
-    for fields in ({}, {"ref_audio": "x"}, {"voice": "alloy"}, {"task_type": "Base"}):
-        with pytest.raises(VivaceError) as caught:
-            order(engine, **fields)
-        assert (caught.value.param, outcome(caught.value).status) == ("ref_audio", 422)

@@ -190,6 +190,18 @@ class FusedCodec:
         self.memory.past[:, slot].zero_()
         self.memory.position[slot].zero_()
 
+    def take(self, slot: int) -> list[Tensor]:
+        """A copy of what the slot has come to."""
+        return [tensor.clone() for tensor in self._of(slot)]
+
+    def lay(self, slot: int, taken: list[Tensor]) -> None:
+        """Let the slot go on from there."""
+        torch._foreach_copy_(self._of(slot), taken)
+
+    def _of(self, slot: int) -> list[Tensor]:
+        m = self.memory
+        return [m.past[:, slot], m.keys[:, slot], m.values[:, slot], m.turn[slot], m.position[slot]]
+
     def __call__(self, codes: Tensor, slots: Tensor) -> Tensor:
         """Decode codes [B, T, 16] of the slots [B]: samples [B, T * 1920] in -1..1, fp32.
 

@@ -1,6 +1,7 @@
 """The codec's end of the slots: frames of all models wait in a ring until they become sound."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -11,12 +12,14 @@ from torch import Tensor
 
 from vivace.config import MOST_CHUNK
 from vivace.runtime.lanes import Lane, Step, seconds, send
+from vivace.runtime.prefix import PrefixCache
 from vivace.runtime.sizes import Sizes, fit, pieces
 from vivace.runtime.sound import Sound
 from vivace.runtime.state import RING
 from vivace.schedule.costs import Points
 from vivace.types import Codes, Pcm, Pending
 
+REFERENCE_BYTES = 64 << 20  # of states behind references: a dozen voices
 ANY_CHUNK = tuple(range(1, MOST_CHUNK + 1))
 
 
@@ -26,6 +29,18 @@ class SoundShape:
 
     rows: int
     frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The codec's state behind a reference."""
+
+    state: list[Tensor]
+
+    @property
+    def bytes(self) -> int:
+        """Memory it holds: 5.2 MB in fp32 for a published codec."""
+        return sum(tensor.nbytes for tensor in self.state)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +79,7 @@ class Decoder:
         self.scratch, self.reference = slots, slots + 1
         self.ring = torch.zeros(slots + 2, RING, codebooks, dtype=torch.int64, device=device)
         self.voiced = torch.zeros(slots + 2, dtype=torch.int64, device=device)  # frames
+        self.references = PrefixCache[Heard](REFERENCE_BYTES)
         self.times_s: Mapping[int, Points] = {}  # frames of a chunk -> rows -> seconds, once warm
 
     def steps(self, sizes: Sizes) -> dict[tuple[int, int], Step]:
@@ -93,12 +109,23 @@ class Decoder:
         self.voiced[slot].zero_()
 
     def refer(self, slot: int, codes: Codes) -> None:
-        """Decode a reference, for the state that it leaves in the slot."""
+        """Decode a reference, for the state that it leaves in the slot; once, then it is copied."""
+        key = codes.shape, codes.tobytes()
+        if (heard := self.references.get(key)) is not None:
+            self.lane.do(partial(self.sound.lay, slot, heard.state))
+            return
         sizes = ANY_CHUNK if self.sizes is None else self.sizes.codec_frames
+        parts = []
         for count in pieces(sizes, len(codes)):
             part, codes = codes[:count], codes[count:]
             self.lane.do(partial(self._hand_over, part))
-            self._decode([slot], [self.reference], count)
+            parts.append(self._decode([slot], [self.reference], count))
+        self.lane.do(partial(self._keep, slot, key, parts))
+
+    def _keep(self, slot: int, key: Hashable, parts: list[Pending[Pcm]]) -> None:
+        """Keep what a reference has come to, unless a part of it failed."""
+        if not any(isinstance(part, Future) and part.exception() for part in parts):
+            self.references.put(key, Heard(self.sound.take(slot)))
 
     def _hand_over(self, codes: Codes) -> None:
         self.ring[self.reference, : len(codes)] = send(codes, self.device)

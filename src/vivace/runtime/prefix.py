@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass
 from threading import Lock
+from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -38,19 +39,31 @@ def key_of(prompt: Prompt) -> Hashable:
     return tuple(prompt.text[:head]), tuple(prompt.codec[:head]), vector
 
 
-class PrefixCache:
+class Sized(Protocol):
+    """Something on the device."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory it holds."""
+        ...
+
+
+T = TypeVar("T", bound=Sized)
+
+
+class PrefixCache(Generic[T]):
     """Prefixes by key, the least recently used dropped where they exceed `most_bytes`."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes, self.bytes = most_bytes, 0
         self.hits = self.misses = 0
         self._one = Lock()  # found by the loop, kept by the lane
-        self._kept: OrderedDict[Hashable, Prefix] = OrderedDict()
+        self._kept: OrderedDict[Hashable, T] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, key: Hashable) -> Prefix | None:
+    def get(self, key: Hashable) -> T | None:
         """The prefix, counted as a hit or a miss."""
         with self._one:
             prefix = self._kept.get(key)
@@ -61,7 +74,7 @@ class PrefixCache:
                 self._kept.move_to_end(key)
             return prefix
 
-    def put(self, key: Hashable, prefix: Prefix) -> None:
+    def put(self, key: Hashable, prefix: T) -> None:
         """Keep a prefix, unless it is larger than all there may be."""
         with self._one:
             if prefix.bytes > self.most_bytes or key in self._kept:

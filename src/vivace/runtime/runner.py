@@ -125,7 +125,7 @@ class Runner:
             sound = sound or PlainSound(codec, slots + 1)
             self.decoder = Decoder(sound, lane, slots, spec.codebooks, self.device, sizes)
         self.passes = Passes(spec, talker, predictor, self.state, self.kv, self.decoder.ring)
-        self.prefixes = PrefixCache(prefix_bytes)
+        self.prefixes = PrefixCache[Prefix](prefix_bytes)
         self.common, self._common_is_any = common, common == any_frame(spec, self.state.width)
         self._grown: list[tuple[int, int, int]] = []  # slot, place in its table, page
         self._compiles: Compiles | None = None

@@ -22,6 +22,14 @@ class Sound(Protocol):
         """Make the slot one of which nothing has been decoded."""
         ...
 
+    def take(self, slot: int) -> list[Tensor]:
+        """A copy of what the slot has come to."""
+        ...
+
+    def lay(self, slot: int, taken: list[Tensor]) -> None:
+        """Let the slot go on from there."""
+        ...
+
 
 class PlainSound:
     """The codec in plain torch; its state is gathered and put back."""
@@ -39,4 +47,15 @@ class PlainSound:
 
     def reset(self, slot: int) -> None:
         """As `Sound` says."""
-        torch._foreach_zero_([tensor[slot] for tensor in self.state])
+        torch._foreach_zero_(self._of(slot))
+
+    def take(self, slot: int) -> list[Tensor]:
+        """As `Sound` says."""
+        return [tensor.clone() for tensor in self._of(slot)]
+
+    def lay(self, slot: int, taken: list[Tensor]) -> None:
+        """As `Sound` says."""
+        torch._foreach_copy_(self._of(slot), taken)
+
+    def _of(self, slot: int) -> list[Tensor]:
+        return [tensor[slot] for tensor in self.state]

@@ -14,9 +14,10 @@ from starlette.types import ASGIApp
 from vivace.config import ServerConfig
 from vivace.errors import Unprocessable, VivaceError
 from vivace.server import elevenlabs
-from vivace.server.batch import Batch, read_batch
+from vivace.server.batch import Batch, check_clips, read_batch
 from vivace.server.body import LONG_BODY, parse, read_body
 from vivace.server.cartesia import cartesia_routes
+from vivace.server.clips import Clones, most_body
 from vivace.server.elevenlabs import elevenlabs_routes
 from vivace.server.live.routes import socket_routes
 from vivace.server.metrics import EngineMetrics, Metrics
@@ -95,7 +96,10 @@ class Routes:
         self._config = config
         self._draining = draining
         self._shelf = shelf
-        self.workers = Workers(config.encoder_threads)
+        self.clones = Clones(config)
+        if engine.spec.kind == "base":
+            self.clones.prepare()
+        self.workers = Workers(config.encoder_threads, self.clones)
 
     async def speech(self, request: Request) -> Speaking:
         """Text in, streamed speech out."""
@@ -105,11 +109,13 @@ class Routes:
     async def batch(self, request: Request) -> Batch:
         """Several texts in, all of their speech out."""
         orders = await self._read(request, read_batch)
+        await check_clips(self._engine, orders, self.workers)
         return Batch(self._engine, orders, self.workers, self._config.batch_at_once)
 
     async def _read(self, request: Request, read: Read[T]) -> T:
         """What a JSON body asks for; a long one is read aside."""
-        raw = await read_body(request, self._config.limits.body_bytes, self._config.body_s)
+        most = most_body(self._engine, self._config.limits)
+        raw = await read_body(request, most, self._config.body_s)
 
         def work() -> T:
             return read(parse(raw), self._engine, self._config, self._shelf)

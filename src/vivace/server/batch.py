@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 from vivace.config import ServerConfig
 from vivace.errors import InvalidRequest, Unprocessable, VivaceError
 from vivace.server import sse
+from vivace.server.clips import Reference
 from vivace.server.order import Order, read_order
 from vivace.server.replies import as_json, error_object
 from vivace.server.shelf import EMPTY, Shelf
@@ -69,12 +70,34 @@ def _item(
     try:
         order = read_order(shared | own, engine, config, shelf, strict=True)
     except InvalidRequest as error:
-        error.param = f"{name}.{error.param}"
-        error.message = f"Item {at}: {error.message}"
-        raise
+        raise _of_item(error, at) from error
     if order.output.sse:
         raise Unprocessable(f"`{name}`: a batch sends no events.", param=f"{name}.stream_format")
     return replace(order, request=replace(order.request, patient=True))
+
+
+def _of_item(error: InvalidRequest, at: int) -> InvalidRequest:
+    """It names the item and its field."""
+    error.param = f"items[{at}].{error.param}"
+    error.message = f"Item {at}: {error.message}"
+    return error
+
+
+async def check_clips(engine: "Engine", orders: list[Order], workers: Workers) -> None:
+    """Make the voices of all clips, before any item begins.
+
+    Raises:
+        InvalidRequest: And its children; `param` names item and field.
+    """
+    seen = set[Reference | None]()
+    for at, order in enumerate(orders):
+        if order.reference in seen:
+            continue
+        seen.add(order.reference)
+        try:
+            await workers.cloned(engine, order.request, order.reference)
+        except InvalidRequest as error:
+            raise _of_item(error, at) from error
 
 
 class Batch:
@@ -130,7 +153,7 @@ class Batch:
             "media_type": order.output.media_type,
             "finish_reason": done.reason,
             "usage": sse.usage(done),
-            "warnings": [*order.warnings, *voiced.skipped],
+            "warnings": voiced.warnings,
             **({} if voiced.cache is None else {"cache": voiced.cache}),
         }
 

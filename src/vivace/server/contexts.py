@@ -144,6 +144,7 @@ def turn(
         edge.workers,
         sink,
         story=wire.story.part("turn"),
+        reference=order.reference,
         most_chars=edge.config.limits.text_chars,
         after=() if after is None else (after,),
     )

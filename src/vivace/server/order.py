@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from vivace.audio.encode import FORMATS, Format
 from vivace.config import Limits, ServerConfig
 from vivace.errors import InvalidRequest, NotFound, Unprocessable
 from vivace.server import sse
+from vivace.server.clips import Reference, read_reference
 from vivace.server.fields import Fields
 from vivace.server.names import OPENAI_VOICES, find_language, find_model, find_voice
 from vivace.server.results import Results
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 DEFAULT_FORMAT: Final = "mp3"
 NOTHING_TO_SAY: Final = "nothing_to_say"
-CLONING_LATER: Final = "cloning a voice comes in a later version."
+CLONING_LATER: Final = "voices of one's own come in a later version."
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,15 @@ class Order:
     output: Output
     warnings: tuple[str, ...]
     results: Results | None = None  # where the same speech is looked for, and kept
+    reference: Reference | None = None  # whose voice the request is still to get
+
+
+class Manner(NamedTuple):
+    """How to say something, in which shape, and with the voice of which clip, if of one."""
+
+    request: SpeechRequest
+    output: Output
+    reference: Reference | None
 
 
 def read_order(
@@ -80,10 +90,10 @@ def place_order(
 ) -> Order:
     """The same, of fields that none has been taken of."""
     text = _text(fields, config.limits)
-    request, output = read_manner(fields, engine, config, shelf)
+    request, output, reference = read_manner(fields, engine, config, shelf)
     results = _results(fields, config, shelf)
     tell_unknown(fields, strict)
-    return Order(text, request, output, tuple(fields.warnings), results)
+    return Order(text, request, output, tuple(fields.warnings), results, reference)
 
 
 def read_manner(
@@ -92,7 +102,7 @@ def read_manner(
     config: ServerConfig,
     shelf: Shelf = EMPTY,
     form: str = DEFAULT_FORMAT,
-) -> tuple[SpeechRequest, Output]:
+) -> Manner:
     """How to say it and in which shape, `form` if the fields name none.
 
     Raises:
@@ -103,6 +113,7 @@ def read_manner(
         find_model(model, engine.model_id, config.model_aliases)
     _check_task(fields, engine)
     output, language = _output(fields, form), _language(fields, engine)
+    reference = read_reference(fields, engine, language, limits)
     request = SpeechRequest(
         voice=_voice(fields, engine, config.voice_aliases),
         language=language,
@@ -113,7 +124,7 @@ def read_manner(
         normalize=fields.flag("normalize"),
         patient=output.whole,
     )
-    return request, output
+    return Manner(request, output, reference)
 
 
 def tell_unknown(fields: Fields, strict: bool) -> None:
@@ -152,21 +163,11 @@ def _text(fields: Fields, limits: Limits) -> str:
 
 
 def _check_task(fields: Fields, engine: "Engine") -> None:
-    """Cloning fields are refused until there is cloning; a task must be the checkpoint's own."""
-    for name in ("ref_audio", "ref_text"):
-        fields.refuse(name, CLONING_LATER)
-    if fields.flag("x_vector_only_mode"):
-        raise Unprocessable(f"`x_vector_only_mode`: {CLONING_LATER}", param="x_vector_only_mode")
+    """A task must be the checkpoint's own."""
     task, kind = fields.text("task_type"), engine.spec.kind
     if task is not None and task.lower().replace("_", "") != kind.replace("_", ""):
         raise Unprocessable(
             f"`task_type` must be {kind}, as the checkpoint is, or be left out.", param="task_type"
-        )
-    if kind == "base":
-        raise Unprocessable(
-            f"A base checkpoint speaks with a cloned voice (`ref_audio`) only, and {CLONING_LATER}",
-            param="ref_audio",
-            code="not_supported_yet",
         )
 
 
@@ -186,6 +187,9 @@ def _voice(fields: Fields, engine: "Engine", aliases: Mapping[str, str]) -> str 
         first = engine.voices[0]
         return first.id if name is None else find_voice(name, engine.voices, aliases).id
     if name is None:
+        return None
+    if engine.spec.kind == "base":  # a client's own name for the clip, or one it must send
+        fields.warnings.append("voice is not used: ref_audio gives the voice")
         return None
     if name.lower() not in OPENAI_VOICES:  # clients that must send a voice send one of those
         raise NotFound(
@@ -222,7 +226,8 @@ def _instruct(fields: Fields, engine: "Engine", limits: Limits, style: str) -> s
             "`instructions` is missing: it describes the voice of this checkpoint.",
             param="instructions",
         )
-    if (text or style) and engine.spec.size == "0b6":  # trained without them
+    # Trained without them.
+    if (text or style) and (engine.spec.kind == "base" or engine.spec.size == "0b6"):
         fields.warnings.append("instructions are not used: this checkpoint cannot follow them")
         return ""
     return " ".join(filter(None, (style, text)))

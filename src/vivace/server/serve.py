@@ -25,6 +25,7 @@ from vivace.audio.encode import warm
 from vivace.config import ServerConfig
 from vivace.errors import InvalidRequest
 from vivace.server.app import create_app
+from vivace.server.clips import most_body
 from vivace.server.live.wire import DRAIN
 from vivace.server.replies import unreadable
 
@@ -128,7 +129,9 @@ class Socket(WebSocketsSansIOProtocol):
 class Server(uvicorn.Server):
     """uvicorn, with a word when the port is open."""
 
-    def __init__(self, app: ASGIApp, config: ServerConfig, opened: Callable[[], None]) -> None:
+    def __init__(
+        self, app: ASGIApp, config: ServerConfig, opened: Callable[[], None], most_message: int
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -139,7 +142,7 @@ class Server(uvicorn.Server):
                 # and sends HTTP/1.0 clients chunks.
                 http=Protocol,
                 ws=Socket,
-                ws_max_size=config.limits.body_bytes,
+                ws_max_size=most_message,
                 ws_ping_interval=PING_S,
                 ws_ping_timeout=config.stall_s,  # who reads slowly sees a ping late
                 ws_per_message_deflate=False,  # sound does not shrink, and small texts wait for it
@@ -185,7 +188,7 @@ def run(
             if not server.should_exit:
                 raise
 
-    server = Server(patient, config, opened)
+    server = Server(patient, config, opened, most_body(engine, config.limits))
 
     # uvicorn takes these over while it serves, puts them back at its end and raises the signal
     # again; by then the engine is still to close.

@@ -69,7 +69,7 @@ class Speaking:
         self._story = story = story_of(scope)
         story.orders(self._order)
         voiced = story.voiced = await Voiced.open(self._engine, self._order, self._workers)
-        self._warnings = [*self._order.warnings, *voiced.skipped]
+        self._warnings = voiced.warnings
         self._cache = voiced.cache
         watcher = asyncio.create_task(when_gone(receive, voiced.session.cancel))
         try:

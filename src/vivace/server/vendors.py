@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from vivace.errors import InvalidRequest, NotFound, Unprocessable
 from vivace.server.body import LONG_BODY, parse, read_body
+from vivace.server.clips import most_body
 from vivace.server.fields import Fields
 from vivace.server.live.conversation import Stage
 from vivace.server.names import find_voice
@@ -45,7 +46,7 @@ class Edge(Stage):
     async def read(self, request: Request, read: Callable[[Fields], T]) -> T:
         """What the request's JSON body says."""
         config = self.config
-        raw = await read_body(request, config.limits.body_bytes, config.body_s)
+        raw = await read_body(request, most_body(self.engine, config.limits), config.body_s)
         return await self.workers.run(lambda: read(Fields(parse(raw))), aside=len(raw) > LONG_BODY)
 
     def order(self, wanted: "Wanted", text: str | None) -> Order:
@@ -60,8 +61,9 @@ class Edge(Stage):
         """An order whose text is still to come."""
         fields = Fields(self._body(wanted))
         with called(wanted.names):
-            request, ours = read_manner(fields, self.engine, self.config, self.shelf)
-        return Order("", request, replace(wanted.output, speed=ours.speed), ())
+            request, ours, reference = read_manner(fields, self.engine, self.config, self.shelf)
+        speed = ours.speed
+        return Order("", request, replace(wanted.output, speed=speed), (), reference=reference)
 
     def _body(self, wanted: "Wanted") -> dict[str, object]:
         """The same in our words. Fields of ours that the vendor does not have are let through."""

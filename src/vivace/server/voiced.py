@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -32,6 +33,7 @@ class Voiced:
         self.cache: Literal["hit", "miss"] | None = None  # None if it was not asked for
         self.heard, self.form = Heard(output.speed), output.format.name  # times on perf_counter
         self.encode_s = 0.0  # in the encoder, and waiting for a thread for it
+        self.told: tuple[str, ...] = ()  # warnings of the order and of its clip
         self._output, self._pipeline, self._workers = output, pipeline, workers
 
     @classmethod
@@ -40,11 +42,16 @@ class Voiced:
 
         Raises what `Engine.say` raises, and InvalidRequest where normalising leaves nothing to say.
         """
+        request, warnings = await workers.cloned(engine, order.request, order.reference)
+        order = replace(order, request=request, warnings=(*order.warnings, *warnings))
         if order.results is None:
-            return await cls.around(await _say(engine, order, workers), order.output, workers)
-        session = await _kept(order.results, engine, order, workers)
+            session: Spoken = await _say(engine, order, workers)
+        else:
+            session = await _kept(order.results, engine, order, workers)
         voiced = await cls.around(session, order.output, workers)
-        voiced.cache = "hit" if isinstance(session, Replay) else "miss"
+        voiced.told = order.warnings
+        if order.results is not None:
+            voiced.cache = "hit" if isinstance(session, Replay) else "miss"
         return voiced
 
     @classmethod
@@ -60,13 +67,13 @@ class Voiced:
         return cls(output, session, pipeline, workers)
 
     @property
-    def skipped(self) -> list[str]:
-        """What of the text has no sound, as a warning; nothing if all of it has one."""
+    def warnings(self) -> list[str]:
+        """Those there are, and what of the text has no sound."""
         pieces = self.session.skipped
         if not pieces:
-            return []
+            return [*self.told]
         some = ", ".join(repr(piece[:20]) for piece in pieces[:3])
-        return [f"skipped {len(pieces)} pieces of the text that have no sound: {some}"]
+        return [*self.told, f"skipped {len(pieces)} pieces of the text that have no sound: {some}"]
 
     async def pieces(self) -> AsyncIterator[bytes]:
         """Bytes as their sound is made, none of them empty; `last` has the rest."""

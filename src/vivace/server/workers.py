@@ -4,7 +4,13 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+from vivace.types import SpeechRequest
+
+if TYPE_CHECKING:
+    from vivace.engine import Engine
+    from vivace.server.clips import Clones, Reference
 
 T = TypeVar("T")
 
@@ -15,9 +21,19 @@ class Workers:
     A response has one call in here at a time, so the queue is as long as there are responses.
     """
 
-    def __init__(self, threads: int = 0) -> None:
+    def __init__(self, threads: int = 0, clones: "Clones | None" = None) -> None:
         threads = threads or min(16, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(threads, "vivace-edge")
+        self._clones = clones
+
+    async def cloned(
+        self, engine: "Engine", request: SpeechRequest, reference: "Reference | None"
+    ) -> tuple[SpeechRequest, tuple[str, ...]]:
+        """The request with its clip's voice, made aside on threads for that: `Clones.request`."""
+        if reference is None:
+            return request, ()
+        assert self._clones is not None
+        return await self._clones.request(engine, request, reference)
 
     async def run(self, work: Callable[..., T], *args: object, aside: bool = True) -> T:
         """The call's result; with `aside` false it is so short that it runs here and now."""

@@ -10,11 +10,10 @@ from vivace.server.body import parse_object
 from vivace.server.fields import Fields
 from vivace.server.live.turn import Ending, Turn
 from vivace.server.live.wire import Event, Link, Wire, encode
-from vivace.server.order import Output, read_manner, tell_unknown
+from vivace.server.order import Manner, read_manner, tell_unknown
 from vivace.server.replies import error_object
 from vivace.server.shelf import EMPTY, Shelf
 from vivace.server.workers import Workers
-from vivace.types import SpeechRequest
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
@@ -82,14 +81,14 @@ class Conversation:
         """Send one when there is room, after what a turn has sent before. Raises Gone."""
         await self.wire.send(encode(message))
 
-    def manner(self, fields: Fields) -> tuple[SpeechRequest, Output]:
+    def manner(self, fields: Fields) -> Manner:
         """How to speak, by fields of which none may be unknown."""
         stage = self.stage
-        request, output = read_manner(fields, stage.engine, stage.config, stage.shelf, self.form)
+        manner = read_manner(fields, stage.engine, stage.config, stage.shelf, self.form)
         tell_unknown(fields, strict=True)
-        if output.sse:
+        if manner.output.sse:
             raise Unprocessable("A socket has no server-sent events.", param="stream_format")
-        return request, output
+        return manner
 
     @property
     def taking(self) -> Turn[int] | None:
@@ -97,7 +96,7 @@ class Conversation:
         last = next(reversed(self.turns.values()), None)
         return None if last is None or last.ended else last
 
-    def start(self, request: SpeechRequest, output: Output) -> Turn[int]:
+    def start(self, manner: Manner) -> Turn[int]:
         """Open the next turn; it speaks when those before it are over."""
         if self.wire.link is Link.DRAINING or self.stage.draining():
             raise Unavailable("The server goes down and begins no turn.")
@@ -106,24 +105,25 @@ class Conversation:
                 f"{MOST_TURNS} turns are open; one must end first.", code="too_many_turns"
             )
         self.count += 1
-        return self._open(self.count, request, output)
+        return self._open(self.count, manner)
 
     def restart(self, turn: Turn[int]) -> None:
         """Forget all that a turn has been told."""
         del self.turns[turn.id]
         turn.story.end("cleared")
         turn.cancel()
-        self._open(turn.id, turn.request, turn.output)
+        self._open(turn.id, Manner(turn.request, turn.output, turn.reference))
 
-    def _open(self, id: int, request: SpeechRequest, output: Output) -> Turn[int]:
+    def _open(self, id: int, manner: Manner) -> Turn[int]:
         stage, before = self.stage, self.turns.values()
         turn = Turn(
             id,
             stage.engine,
-            request,
-            output,
+            manner.request,
+            manner.output,
             stage.workers,
             self,
+            reference=manner.reference,
             story=self.wire.story.part("turn"),
             most_chars=stage.config.limits.text_chars,
             after=before,

@@ -32,7 +32,7 @@ class Nari(Conversation):
         """How to speak; the text comes after it."""
         if self.count:
             raise InvalidRequest("This connection has had its request.", code="second_request")
-        self.start(*self.manner(Fields(body)))
+        self.start(self.manner(Fields(body)))
         self.say(type="request.configured", request_id=self._request_id)
 
     async def append(self, body: Body) -> None:

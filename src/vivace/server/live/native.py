@@ -8,13 +8,13 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from vivace.errors import InvalidRequest
+from vivace.server.clips import most_body
 from vivace.server.fields import Fields
 from vivace.server.live.conversation import MOST_TURNS, Body, Conversation, Stage, Verb, only
 from vivace.server.live.turn import Ending, Turn
 from vivace.server.live.wire import Wire
-from vivace.server.order import Output, tell_unknown
+from vivace.server.order import Manner, tell_unknown
 from vivace.server.replies import error_object
-from vivace.types import SpeechRequest
 
 PROTOCOL: Final = "vivace.speech.v1"
 TURN_ID: Final = struct.Struct("<I")  # before the sound in every binary message
@@ -64,7 +64,7 @@ class Native(Conversation):
         super().__init__(stage, wire)
         self.states: dict[int, State] = {}  # of the turns that are open
         self._wishes: dict[str, object] = {}  # what session.update has said so far
-        self._manner: tuple[SpeechRequest, Output] | None = None
+        self._manner: Manner | None = None
         self._base64 = False
         self.say(
             type="session.created",
@@ -77,7 +77,7 @@ class Native(Conversation):
     def _limits(self) -> dict[str, object]:
         config = self.stage.config
         return {
-            "message_bytes": config.limits.body_bytes,
+            "message_bytes": most_body(self.stage.engine, config.limits),
             "turn_chars": config.limits.text_chars,
             "open_turns": MOST_TURNS,
             "idle_s": config.idle_s,
@@ -91,7 +91,7 @@ class Native(Conversation):
         wishes = {name: v for name, v in {**self._wishes, **body}.items() if v is not None}
         manner, as_text = self._read_wishes(wishes)
         self._wishes, self._manner, self._base64 = wishes, manner, as_text
-        request, output = manner
+        request, output = manner.request, manner.output
         self.say(
             type="session.updated",
             voice=request.voice,
@@ -101,9 +101,7 @@ class Native(Conversation):
             encoding="base64" if as_text else "binary",
         )
 
-    def _read_wishes(
-        self, wishes: Mapping[str, object]
-    ) -> tuple[tuple[SpeechRequest, Output], bool]:
+    def _read_wishes(self, wishes: Mapping[str, object]) -> tuple[Manner, bool]:
         fields = Fields(wishes)
         as_text = fields.choice("encoding", ("binary", "base64")) == "base64"
         fields.rename("format", "response_format")
@@ -193,7 +191,7 @@ class Native(Conversation):
     # Turns and their states.
 
     @property
-    def _wanted(self) -> tuple[SpeechRequest, Output]:
+    def _wanted(self) -> Manner:
         if self._manner is None:
             self._manner, self._base64 = self._read_wishes(self._wishes)
         return self._manner
@@ -206,7 +204,7 @@ class Native(Conversation):
             return turn
         if (State.NEW, event) not in TURN:
             raise _illegal(event, "no turn takes text")
-        turn = self.start(*self._wanted)
+        turn = self.start(self._wanted)
         self.states[turn.id] = TURN[State.NEW, event]
         self.say(type="response.created", turn_id=turn.id)
         return turn

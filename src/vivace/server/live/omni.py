@@ -8,9 +8,8 @@ from vivace.server.fields import Fields
 from vivace.server.live.conversation import Body, Conversation, Stage, Verb, only
 from vivace.server.live.turn import Ending, Turn
 from vivace.server.live.wire import Event, Wire
-from vivace.server.order import Output
+from vivace.server.order import Manner
 from vivace.server.replies import error_object
-from vivace.types import SpeechRequest
 
 CONFIG: Final = "session.config"
 # Its way to cut texts and sound; ours needs no such choice.
@@ -25,7 +24,7 @@ class Omni(Conversation):
 
     def __init__(self, stage: Stage, wire: Wire) -> None:
         super().__init__(stage, wire)
-        self._manner: tuple[SpeechRequest, Output] | None = None
+        self._manner: Manner | None = None
         self._texts: dict[int, list[str]] = {}  # of the turns that are open
         self._bytes = 0  # of the turn that speaks
 
@@ -39,7 +38,7 @@ class Omni(Conversation):
             fields.take(name)
         if fields.flag("word_timestamps"):
             raise InvalidRequest("There are no word timestamps here.", param="word_timestamps")
-        fields.refuse("speaker_embedding", "there is no cloning yet.")
+        fields.refuse("speaker_embedding", "a voice comes from a clip, in ref_audio.")
         self._manner = self.manner(fields)
 
     async def text(self, body: Body) -> None:
@@ -73,7 +72,7 @@ class Omni(Conversation):
         if self.taking is not None:
             return self.taking
         assert self._manner is not None  # the first message is `session.config`
-        turn = self.start(*self._manner)
+        turn = self.start(self._manner)
         self._texts[turn.id] = []
         return turn
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from vivace.errors import InvalidRequest, Unprocessable, VivaceError
+from vivace.server.clips import Reference
 from vivace.server.live.wire import Gone
 from vivace.server.order import Output
 from vivace.server.story import Story
@@ -69,6 +70,7 @@ class Turn(Generic[Id]):
         sink: Sink[Id],
         *,
         story: Story,
+        reference: Reference | None = None,
         most_chars: int,
         after: "Iterable[Turn[Id]]" = (),
     ) -> None:
@@ -81,7 +83,7 @@ class Turn(Generic[Id]):
         self.over = asyncio.Event()
         self.sent_s = 0.0  # of sound
         self.first_s: float | None = None  # when the first of it was sent, on perf_counter
-        self._engine, self._workers = engine, workers
+        self._engine, self._workers, self.reference = engine, workers, reference
         self._session: Session | None = None
         self._waiting: list[str | None] = []  # text before the session is open; None is a flush
         self._chars, self._most_chars = 0, most_chars
@@ -185,9 +187,10 @@ class Turn(Generic[Id]):
         return Ending(reason, self._session.done, self._session.skipped, error)
 
     async def _begin(self) -> "Session":
-        """Open the session and pass on what has come so far."""
+        """Open the session, with its clip's voice, and pass on what has come so far."""
+        request, _ = await self._workers.cloned(self._engine, self.request, self.reference)
         async with self._in_order:
-            self._session = session = self._engine.open(self.request)
+            self._session = session = self._engine.open(request)
             for text in self._waiting:
                 try:
                     await self._pass_on(session, text)
