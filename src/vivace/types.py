@@ -189,6 +189,12 @@ class Done:
     cut: Cut | None = None
     redraws: int = 0
 
+    @property
+    def told(self) -> dict[str, str]:
+        """How it ended, as clients are told: `finish_reason`, and `guard` if one ended it."""
+        guard = {} if self.cut is None else {"guard": self.cut.value}
+        return {"finish_reason": self.reason.value, **guard}
+
 
 @dataclass(frozen=True, slots=True)
 class Voice:

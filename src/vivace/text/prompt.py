@@ -107,6 +107,7 @@ class Script:
         if self.clone is not None and self.clone.ref_codes is not None:
             self._lead = encoder.encode(self.clone.ref_text)
             self._ahead = 0  # the frames of the reference let the text run ahead
+        self._ahead_at_first = self._ahead
 
     @property
     def lead_frames(self) -> int:
@@ -138,6 +139,7 @@ class Script:
         log, self._log = self._log, []
         self.pieces.clear()
         self.ended = self.closed = self._surplus = False
+        self._ahead = self._ahead_at_first
         for ids, most_frames, last in log:
             self.append(ids, most_frames, last=last)
 
