@@ -260,7 +260,7 @@ class Counts:
     starved: int = 0  # streams left out of a codec step that outlasts what they have in hand
     late: int = 0  # chunks sent after their listener had fallen silent, text being there
     refused: int = 0  # newcomers sent away
-    cuts: Counter[Cut] = field(default_factory=Counter)  # pieces ended by a guard
+    cuts: dict[Cut, int] = field(default_factory=lambda: dict.fromkeys(Cut, 0))  # by a guard
     redraws: int = 0  # speech that nobody had heard, drawn again
     spoilt: int = 0  # sessions ended as their numbers were none
 

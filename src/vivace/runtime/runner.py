@@ -27,6 +27,7 @@ from vivace.runtime.decoder import Decoder
 from vivace.runtime.kv import KvPool
 from vivace.runtime.lanes import (
     Lane,
+    Result,
     Step,
     StreamLane,
     ThreadLane,
@@ -347,7 +348,7 @@ class Runner:
         slots = [row.slot for row in rows]
         return self.tokens.run(self.passes.frame, shape, vector, partial(self._frames, slots))
 
-    def _frames(self, slots: list[int], out: Codes) -> Frames:
+    def _frames(self, slots: list[int], out: Result) -> Frames:
         """What a pass has put out for these slots; pages of spoilt ones are wiped."""
         codes, state = out[: len(slots), :-1].copy(), out[: len(slots), -1]
         spoilt = state == SPOILT
