@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 BASE = {"errors", "types", "config"}
-ENGINE = {"engine", "session", "loop", "host", "remote", "parts", "resolve", "trace"}
+ENGINE = {"engine", "session", "loop", "host", "remote", "parts", "resolve", "trace", "watch"}
 PARTS = {"logs", "meters", "schedule", "runtime", "model", "text", "checkpoint", "tables", "audio"}
 # What each part of the package may import; itself is understood. The schedule stands alone, so
 # that it also runs as a simulator; the edge sees the model only through the engine.
@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench.link": BASE | ENGINE | {"schedule", "text", "checkpoint", "simulate", "bench"},
     "bench.profile": BASE | ENGINE | {"runtime", "bench"},
     "bench.kernels": BASE | {"model", "kernels", "bench"},
+    "bench.quantize": BASE | {"model", "checkpoint", "bench"},
     "__init__": BASE | ENGINE,
     **dict.fromkeys(
         ("say", "doctor", "cli", "__main__"),

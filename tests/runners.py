@@ -56,6 +56,7 @@ class FakeRunner:
     depth = 1
     poll_s = math.inf
     known = False  # has every prompt been laid down before?
+    cut = False  # may the loop end speech of its own accord? Then a codec step may go beyond it
 
     def __init__(
         self, length: Callable[[int], int] = lambda seed: 5, *, pages: int = 1 << 20
@@ -139,7 +140,7 @@ class FakeRunner:
         pcm = np.zeros((len(slots), frames * SAMPLES_PER_FRAME), dtype=np.float32)
         for i, slot in enumerate(slots):
             first = self.voiced[slot]
-            ended = self.made[slot] >= self.length(self.seeds[slot])
+            ended = self.cut or self.made[slot] >= self.length(self.seeds[slot])
             assert ended or first + frames <= self.made[slot], "decoded what was not made"
             pcm[i] = np.repeat(np.arange(first, first + frames), SAMPLES_PER_FRAME)
             self.voiced[slot] += frames

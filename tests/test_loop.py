@@ -33,6 +33,7 @@ from vivace.types import (
     SpeechRequest,
     TextMode,
 )
+from vivace.watch import sub_seed
 
 FREELY = Costs(FREE, Profile())
 TEXT = "Hello there, how are you?"  # longer than the speech of most tests
@@ -288,7 +289,8 @@ def test_punctuation_before_the_first_word_is_not_lost() -> None:
 
 
 def test_case_7_a_session_that_ends_at_once_leaves_the_others_alone() -> None:
-    bench = Bench(FakeRunner(lambda seed: 0 if seed == 2 else 5), max_sessions=8)
+    nothing = (2, sub_seed(2, 1))  # not even when it is drawn again
+    bench = Bench(FakeRunner(lambda seed: 0 if seed in nothing else 5), max_sessions=8)
     sessions = [bench.open() for _ in range(8)]
     bench.run()
     reasons = [done(session).reason for session in sessions]
@@ -600,7 +602,7 @@ def test_steps_under_way_change_nothing_of_what_is_said(
     lengths: list[int], order: list[bool], leaving: set[int]
 ) -> None:
     runner = SlowRunner(lambda seed: lengths[seed])
-    bench = Bench(runner, max_sessions=3)
+    bench = Bench(runner, max_sessions=3, redraws=0)
     sessions = [bench.open() for _ in lengths]
     for step, sound in enumerate(order):
         if step in leaving and step < len(sessions):

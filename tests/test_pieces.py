@@ -205,7 +205,7 @@ def test_steps_under_way_change_nothing_between_pieces(
     sessions: list[tuple[int, int]], order: list[bool]
 ) -> None:
     runner = SlowRunner(lambda seed: sessions[seed][0])
-    bench = Bench(runner, max_sessions=2, piece_s=PIECE_S)
+    bench = Bench(runner, max_sessions=2, piece_s=PIECE_S, redraws=0)
     opened = [bench.open(SENTENCE * pieces) for _, pieces in sessions]
     for sound in order:
         bench.loop.step()

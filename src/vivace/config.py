@@ -109,6 +109,7 @@ class EngineConfig:
 
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     dtype: str = "auto"  # auto: bfloat16 on CUDA, float32 on the CPU
+    quantize: str = "none"  # int8 weights of talker and code predictor, on the CPU
     max_sessions: int = 16  # streams made at the same time
     max_queue: int = 64  # requests that may wait for a place among them
     # A request that would wait longer for its first sound is refused.
@@ -124,6 +125,10 @@ class EngineConfig:
     threads: int = 0  # torch threads on the CPU; 0 is one for a small model, else every core
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
     trim: bool = True  # drop the silence before the speech where a request does not say
+    guards: bool = True  # end speech that runs away, unless a request says no: docs/guards.md
+    guard_silence_s: float = 2.0  # silence after the text that ends it; 0 is any
+    guard_loop_s: float = 4.0  # of the same frames over and over that end it; 0 is any
+    redraws: int = 1  # how often to draw speech again that went wrong unheard
     trace: Path | None = None  # a file that every decision is appended to
     costs_dir: Path | None = None  # where step times are kept from one start to the next
     limits: Limits = field(default_factory=Limits)
@@ -143,6 +148,7 @@ class EngineConfig:
             "stall_s",
             "slo_ttfa_s",
         )
+        _check(self, 0, "guard_silence_s", "guard_loop_s", "redraws")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
+from vivace.audio.guards import powers
 from vivace.audio.onset import Onset
 from vivace.config import EngineConfig
 from vivace.errors import EngineFailure, Overloaded, Unavailable, VivaceError
@@ -32,6 +33,7 @@ from vivace.types import (
     SAMPLES_PER_FRAME,
     Chunk,
     Codes,
+    Cut,
     Done,
     FinishReason,
     Frames,
@@ -41,9 +43,11 @@ from vivace.types import (
     Sampling,
     SpeechRequest,
 )
+from vivace.watch import Watch, sub_seed
 
 log = logging.getLogger("vivace")
 
+NOT_NUMBERS = "the model's numbers broke down at this request; another seed may not"
 NO_MEMORY = "no memory is left for this session; try again later, or lower --max-sessions"
 EARLY_S = 0.001  # a step is started so long before the one before it should be over
 IDLE_S = 0.5  # longest sleep of an idle loop: the heartbeat of an idle engine
@@ -155,15 +159,32 @@ class Turn:
     unheard: list[Codes] = field(default_factory=list)  # decoded, their sound held back by `onset`
     excused_s: float = 0.0  # until when silence is for want of text
     stalled_s: float | None = None  # when its reader last took from a full buffer
+    watch: Watch = field(init=False)  # its guards; the loop sets it when it hears of the turn
+    capped: bool = False  # is it the text that sets `most_frames`?
 
     def __post_init__(self) -> None:
         self.onset = Onset() if self.session.request.trim else None
 
+    def start_over(self) -> None:
+        """Make it a turn that has its slot and has said nothing."""
+        self.script.start_over()
+        self.track.start_over()
+        self.watch.start_over()
+        self.onset = Onset() if self.session.request.trim else None
+        self.first_text, self.positions, self.from_frame = None, 0, 0
+        self.reason, self.excused_s = FinishReason.STOP, 0.0
+        for made in (self.codes, self.early, self.unheard):
+            made.clear()
+        self.bound()
+
     def next_text(self) -> int:
         """The text id under the next frame."""
-        if self.first_text is None:
-            return self.script.next_text()
         text, self.first_text = self.first_text, None
+        if text is None:
+            text = self.script.next_text()
+        watch = self.watch
+        if watch.on and watch.said_at is None and self.script.said:
+            watch.said_at = self.track.made + self.track.flying + 1
         return text
 
     @property
@@ -179,8 +200,9 @@ class Turn:
     def bound(self) -> None:
         """Reckon `most_frames` anew: the checkpoint's cap, and that of the text."""
         most, text = self.sampling.max_frames, self.script.most_frames
-        if text is not None and self.session.request.guards:
-            most = min(most, text)
+        self.capped = text is not None and self.watch.on and text < most
+        if text is not None and self.capped:
+            most = text
         self.most_frames = min(self.from_frame + most, self.most_in_all)
 
 
@@ -238,6 +260,9 @@ class Counts:
     starved: int = 0  # streams left out of a codec step that outlasts what they have in hand
     late: int = 0  # chunks sent after their listener had fallen silent, text being there
     refused: int = 0  # newcomers sent away
+    cuts: dict[Cut, int] = field(default_factory=lambda: dict.fromkeys(Cut, 0))  # by a guard
+    redraws: int = 0  # speech that nobody had heard, drawn again
+    spoilt: int = 0  # sessions ended as their numbers were none
 
 
 class Loop:
@@ -356,6 +381,7 @@ class Loop:
         while not self._words.empty():
             word = self._words.get()
             if isinstance(word, Turn):
+                word.watch = Watch.over(word.session.request, word.sampling, self.config)
                 self.turns[word.session] = word
             elif (turn := self.turns.get(word.session)) is not None:
                 if isinstance(word, Cancel):
@@ -500,7 +526,7 @@ class Loop:
         full = turn.positions == self.config.max_context
         if full or track.made + track.flying >= turn.most_frames:
             if not track.flying:
-                self._piece_over(turn, cut_short=True)
+                self._cut_short(turn)
             return False
         if not self.runner.room(track.slot, turn.positions + 1):
             self._end([turn], Unavailable(NO_MEMORY))
@@ -518,20 +544,41 @@ class Loop:
             return
         turn.codes.append(codes)
         track.made += 1
-        if track.made >= turn.most_frames:
-            self._piece_over(turn, cut_short=True)
+        if turn.watch.echo.feed(int(codes[0])):
+            self._cut(turn, Cut.LOOP, track.made)
+        elif track.made >= turn.most_frames:
+            self._cut_short(turn)
 
-    def _piece_over(self, turn: Turn, *, cut_short: bool = False) -> None:
+    def _cut_short(self, turn: Turn) -> None:
+        """The piece ends at a limit: that of its text, which is a guard, or another."""
+        turn.reason, made = FinishReason.LENGTH, turn.track.made
+        if turn.capped and made < turn.most_in_all and turn.positions < self.config.max_context:
+            self._cut(turn, Cut.CAP, made)
+        else:
+            self._piece_over(turn)
+
+    def _cut(self, turn: Turn, cut: Cut, frame: int) -> None:
+        """A guard ends the piece at that frame; what nobody has heard is drawn again, all of it."""
+        watch, turn.reason = turn.watch, FinishReason.LENGTH
+        self.counts.cuts[cut] += 1
+        self.note(self.clock(), "cut", turn.session.id, cut=cut.value, frame=frame)
+        watch.cut, watch.again = cut, watch.can_redraw(frame)
+        if watch.again:
+            self._said_all(turn)
+        elif not turn.track.finished:
+            self._piece_over(turn)
+
+    def _piece_over(self, turn: Turn) -> None:
         """Go on with the next piece in the same slot: a new prompt, the same sound."""
         track = turn.track
-        if cut_short:
-            turn.reason = FinishReason.LENGTH
         turn.script.next_piece()
         track.prefilled, turn.first_text = False, None
         turn.positions, turn.from_frame = 0, track.made
         turn.bound()
         if turn.script.over or track.made >= turn.most_in_all:
             self._said_all(turn)
+        else:
+            turn.watch.next_piece()
 
     def _said_all(self, turn: Turn) -> None:
         """The talker makes no more; the turn ends when the codec has caught up."""
@@ -540,12 +587,33 @@ class Loop:
 
     def _finish_if_said(self, turn: Turn) -> None:
         track = turn.track
-        if track.finished and track.voiced == track.made:
-            rest = [*turn.early, *([] if turn.onset is None else [turn.onset.finish()])]
-            if rest:
-                turn.early.clear()
-                self._publish(turn, 0, np.concatenate(rest), self.clock())
-            self._finish(turn, turn.reason if track.made else FinishReason.NO_AUDIO)
+        if not track.finished or track.voiced != track.made:
+            return
+        if turn.watch.again or self._unheard(turn):
+            self._start_over(turn)
+            return
+        rest = [*turn.early, *([] if turn.onset is None else [turn.onset.finish()])]
+        if rest:
+            turn.early.clear()
+            self._publish(turn, 0, np.concatenate(rest), self.clock())
+        for chunk in turn.watch.rest():
+            turn.session.outbox.put(chunk)
+        self._finish(turn, turn.reason if track.made else FinishReason.NO_AUDIO)
+
+    def _unheard(self, turn: Turn) -> bool:
+        """Did nothing that can be heard come of all its text, and may it be drawn again?"""
+        silent = not turn.track.made or (turn.onset is not None and turn.onset.silent)
+        return silent and turn.track.seated and turn.watch.can_redraw(0)
+
+    def _start_over(self, turn: Turn) -> None:
+        """Draw it again, with another seed; nobody has heard any of it."""
+        slot = turn.track.slot
+        turn.start_over()
+        self.counts.redraws += 1
+        self.note(self.clock(), "redraw", turn.session.id, attempt=turn.watch.attempt)
+        with self._blame([turn]):
+            self.runner.close(slot)
+            self.runner.open(slot, turn.sampling, sub_seed(turn.seed, turn.watch.attempt))
 
     def _speak(self, turns: list[Turn], frames: int, now: float) -> bool:
         """Start the codec."""
@@ -575,8 +643,8 @@ class Loop:
         with self._blame(speaking.turns):
             pcm, now = speaking.sound.result(), self.clock()
             self._learn_sound(speaking, now)
-            for turn, samples in zip(speaking.turns, pcm, strict=True):
-                self._send(turn, samples, now)
+            for turn, samples, power in zip(speaking.turns, pcm, powers(pcm), strict=True):
+                self._send(turn, samples, power[: turn.track.voicing].tolist(), now)
         for turn in speaking.turns:
             turn.track.voicing = 0
         self.free += self.left
@@ -593,6 +661,8 @@ class Loop:
             return
         with self._blame(talking.turns):
             out = talking.frames.result()
+            if out.spoilt is not None:
+                self._spoilt([t for t, bad in zip(talking.turns, out.spoilt, strict=True) if bad])
             for turn, codes, ended in zip(talking.turns, out.codes, out.ended, strict=True):
                 self._made(turn, codes, bool(ended))
 
@@ -634,8 +704,22 @@ class Loop:
         """Rows that a step could have: what the profile allows, of the sessions there may be."""
         return min(most, self.config.max_sessions)
 
-    def _send(self, turn: Turn, pcm: Pcm, now: float) -> None:
-        track, frames = turn.track, turn.track.voicing
+    def _spoilt(self, turns: list[Turn]) -> None:
+        """What they make is no sound."""
+        self.counts.spoilt += len(turns)
+        self._end(turns, EngineFailure(NOT_NUMBERS, code="not_numbers"))
+
+    def _send(self, turn: Turn, pcm: Pcm, power: list[float], now: float) -> None:
+        """Pass on decoded sound, with the mean power of each of its frames."""
+        if turn.session not in self.turns:  # it has ended meanwhile
+            return
+        track = turn.track
+        if not math.isfinite(sum(power)):
+            self._spoilt([turn])
+            return
+        if (end := turn.watch.silent(track.voiced, power)) is not None:
+            self._cut_silence(turn, end)
+        frames = track.voicing
         codes, turn.codes = np.array(turn.codes[:frames]), turn.codes[frames:]
         late = track.deadline_s is not None and now > max(track.deadline_s, turn.excused_s)
         self.counts.late += late
@@ -646,10 +730,27 @@ class Loop:
         turn.unheard.append(codes)
         pcm = pcm[: frames * SAMPLES_PER_FRAME]
         sound = pcm if turn.onset is None else turn.onset.feed(pcm)
+        if len(sound) and self._unheard(turn):  # the onset has given up
+            self._stop_here(turn, 0)
+            self._finish_if_said(turn)
+            return
         if track.deadline_s is None:
             sound = self._begin(turn, sound)
         self._publish(turn, frames, sound.copy(), now)
         self._finish_if_said(turn)
+
+    def _cut_silence(self, turn: Turn, end: int) -> None:
+        """After `end` of the frames that are decoded there has been silence for too long."""
+        self._cut(turn, Cut.SILENCE, turn.track.voiced + end)
+        if turn.track.finished:
+            self._stop_here(turn, end)
+
+    def _stop_here(self, turn: Turn, frames: int) -> None:
+        """The turn ends with so many of the frames that are decoded."""
+        track = turn.track
+        track.finished, track.voicing = True, frames
+        track.made = track.voiced + frames
+        del turn.codes[frames:]
 
     def _begin(self, turn: Turn, sound: Pcm) -> Pcm:
         """What to send of the first sound: nothing, until it outlasts the making of the next.
@@ -668,8 +769,10 @@ class Loop:
         """Send what there is to hear, with the codes of all frames since the last chunk."""
         turn.track.sent(frames, len(pcm) / SAMPLE_RATE, now)
         if len(pcm):
-            turn.session.outbox.put(Chunk(pcm, np.concatenate(turn.unheard)))
+            new = Chunk(pcm, np.concatenate(turn.unheard))
             turn.unheard.clear()
+            for chunk in turn.watch.release(new, turn.track.voiced):
+                turn.session.outbox.put(chunk)
 
     @contextmanager
     def _blame(self, turns: list[Turn]) -> Iterator[None]:
@@ -707,7 +810,8 @@ class Loop:
             self.clock(), "done", turn.session.id, reason=reason.value, frames=turn.track.voiced
         )
         tokens = len(turn.session.prompt_ids)
-        done = Done(reason, turn.track.voiced, tokens, turn.seed, error)
+        watch = turn.watch
+        done = Done(reason, turn.track.voiced, tokens, turn.seed, error, watch.cut, watch.attempt)
         turn.session.outbox.finish(done, drop=drop)
 
     def _end(self, turns: Iterable[Turn], error: VivaceError) -> None:

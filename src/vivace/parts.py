@@ -19,6 +19,7 @@ from vivace.errors import CheckpointError
 from vivace.loop import Steps
 from vivace.model.codec import Codec
 from vivace.model.fused import use_kernels
+from vivace.model.quant import quantize, rounds
 from vivace.model.spec import ModelSpec
 from vivace.runtime.cloner import Cloner
 from vivace.runtime.memory import plan_memory
@@ -70,13 +71,15 @@ def load_parts(
         ) from error
     name = "vivace-embedded" if model is None else str(model)
     log.info("%s is ready on %s after %.1f s", name, device, time.monotonic() - started)
-    label = _label(device, runner)
+    label = _label(device, runner, config.quantize)
     return Parts(name, runner.spec, tokenizer, runner, runner.state.slots, costs, label, cloner)
 
 
-def _label(device: torch.device, runner: Runner) -> str:
+def _label(device: torch.device, runner: Runner, quantize: str) -> str:
     """What step times depend on, besides the model."""
     dtype = str(runner.state.next_input.dtype).removeprefix("torch.")
+    if quantize != "none":
+        dtype = f"{dtype}, {quantize}"
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, {dtype}"
     return f"CPU, {os.cpu_count()} cores, {dtype}"
@@ -109,7 +112,10 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> tuple[Run
     """Load the weights, and make room for sessions beside them."""
     tokens = ThreadPoolExecutor(1, "vivace-tokens")
     dtype = _dtype(config.dtype, device)
+    rounded = rounds(config.quantize, device, dtype)
     parts = tokens.submit(load, path, device, dtype).result()
+    if rounded:
+        tokens.submit(quantize, parts.talker, parts.predictor).result()
     threads = _threads(config.threads, parts.spec)
     tokens.submit(torch.set_num_threads, max(1, threads - threads // 2)).result()
     card = device.type == "cuda"

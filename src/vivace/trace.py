@@ -1,8 +1,9 @@
 """Why a session sounded as it did: every decision as a line of JSON, and as a Chrome trace.
 
 A line is one event with its time `t` in seconds. Sessions: `ready` (something to say), `refused`,
-`seated`, `chunk` (sent, with the slack its listener had left), `done`. Lanes: `step` (rows that
-went together, how long it took and was said to take, who was the most pressing and its slack).
+`seated`, `chunk` (sent, with the slack its listener had left), `cut` (by a guard), `redraw`,
+`done`. Lanes: `step` (rows that went together, how long it took and was said to take, who was the
+most pressing and its slack).
 """
 
 import contextlib
@@ -156,5 +157,5 @@ def _chrome(event: Event, open_spans: set[str]) -> Iterator[Event]:
     if kind in ("ready", "seated"):
         open_spans.add(session)
         yield {**row, "ph": "B", "name": "waits" if kind == "ready" else "speaks"}
-    if kind in ("chunk", "refused"):
+    if kind in ("chunk", "refused", "cut", "redraw"):
         yield {**row, "ph": "i", "s": "t", "name": kind}

@@ -44,10 +44,18 @@ class FinishReason(StrEnum):
     """Why a session ended. Only `stop` is success with sound."""
 
     STOP = "stop"  # the model ended its speech
-    LENGTH = "length"  # we ended it: cap, max_frames or context
+    LENGTH = "length"  # we ended it: a guard, max_frames or context
     NO_AUDIO = "no_audio"  # the model ended before the first frame
     CANCELLED = "cancelled"
     ERROR = "error"
+
+
+class Cut(StrEnum):
+    """The guard that ended speech which the model did not end (`audio.guards`)."""
+
+    CAP = "cap"  # more sound than the text can become
+    SILENCE = "silence"  # the text was spoken, and only silence came
+    LOOP = "loop"  # the same few frames over and over
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +124,10 @@ class SpeechRequest:
     `voice` and `language` are ids of the checkpoint in lower case ("auto" leaves the language to
     the model). `normalize` takes out of the text what is written for the eye, such as markdown, and
     `trim` drops the silence before the speech; None does as the engine's config says. `sampling`
-    None takes the checkpoint's own defaults. `guards` off lifts the cap that goes with the length
-    of the text (greedy parity runs). `patient` says that nobody listens yet: it waits for room as
-    long as it takes, where a live one is sent away.
+    None takes the checkpoint's own defaults. `guards` off lets speech run away: no cap that goes
+    with the length of the text, no look at silence and loops, no second draw (parity runs).
+    `patient` says that nobody listens yet: it waits for room as long as it takes, where a live one
+    is sent away, and up to 10 s of its sound are kept back, so that it can be drawn again.
     """
 
     voice: str | None = None
@@ -143,10 +152,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """What a talker step made: codes [B, 16], and which rows [B] ended instead."""
+    """What a talker step made: codes [B, 16], and which rows [B] ended instead.
+
+    `spoilt` rows [B] came of numbers that are none, such as 0 / 0; None is no row.
+    """
 
     codes: Codes
     ended: npt.NDArray[np.bool_]
+    spoilt: npt.NDArray[np.bool_] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,13 +175,25 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The one terminal event of a session."""
+    """The one terminal event of a session.
+
+    `cut` names the guard, if one ended it or a piece of it: then the reason is `length`. It was
+    drawn `redraws` times more than once.
+    """
 
     reason: FinishReason
     frames: int
     text_tokens: int
     seed: int
     error: VivaceError | None = None
+    cut: Cut | None = None
+    redraws: int = 0
+
+    @property
+    def told(self) -> dict[str, str]:
+        """How it ended, as clients are told: `finish_reason`, and `guard` if one ended it."""
+        guard = {} if self.cut is None else {"guard": self.cut.value}
+        return {"finish_reason": self.reason.value, **guard}
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from tests.golden.load import Model
 
 from vivace.runtime.runner import Runner
@@ -81,3 +82,44 @@ def test_a_long_prompt_is_laid_down_in_pieces(model: Callable[[str], Model]) -> 
 
 def _parts(model: Model) -> tuple[Any, ...]:
     return model.spec, model.talker, model.predictor, model.codec
+
+
+def test_a_row_that_is_not_of_numbers_is_told_and_leaves_the_others_alone(
+    model: Callable[[str], Model],
+) -> None:
+    """Nor does it leave anything behind in the pages that it gives back."""
+    m = model("custom_voice")
+    bad, good = 7, m.spec.text_ids.tts_pad
+    row = m.talker.text_embedding.weight.data[bad]
+    kept = row.clone()
+
+    def speak(runner: Runner, slots: dict[int, int], frames: int = 4) -> tuple[Any, Any]:
+        for slot, text in slots.items():
+            rows = 70 if text == bad else 10  # two pages, or one
+            prompt = Prompt([text] * rows, [m.spec.codec_ids.pad] * rows)
+            runner.open(slot, Sampling(), seed=5)
+            assert runner.room(slot, rows + 10)
+            runner.begin(slot, prompt)
+            assert runner.prefill(slot, 128).result()
+        made = [
+            runner.frame([Row(slot, text) for slot, text in slots.items()]).result()
+            for _ in range(frames)
+        ]
+        spoilt = [[False] * len(slots) if f.spoilt is None else f.spoilt.tolist() for f in made]
+        return np.stack([f.codes for f in made], 1), spoilt
+
+    try:
+        runner = Runner(*_parts(m), slots=3, pages=4)
+        alone, spoilt = speak(runner, {1: good})
+        assert not np.any(spoilt)
+        runner.close(1)
+        row.fill_(torch.nan)
+        both, spoilt = speak(runner, {0: bad, 1: good})
+        assert spoilt == [[True, False]] * 4
+        np.testing.assert_array_equal(both[1], alone[0])
+        runner.close(0)
+        after, spoilt = speak(runner, {2: good})
+        assert spoilt == [[False]] * 4
+        np.testing.assert_array_equal(after[0], alone[0])
+    finally:
+        row.copy_(kept)

@@ -151,6 +151,22 @@ def _defaults(engine: Engine) -> dict[str, object]:
     return {name: getattr(engine.defaults, name) for name in Sampling.__dataclass_fields__}
 
 
+def test_case_8_short_texts_are_recognised_streamed_and_whole(
+    judge: ModuleType, live: Live
+) -> None:
+    """Both ways say the same, sample by sample, and what is said is heard."""
+    texts = lines("short") * 2
+    bodies = [{"input": text, "seed": seed} for seed, text in enumerate(texts)]
+    streamed = speak(live, bodies)
+    whole = speak(live, [body | {"stream": False} for body in bodies])
+    for text, one, other in zip(texts, streamed, whole, strict=True):
+        assert np.array_equal(one, other), text
+        onset_ms = onset(one)
+        assert onset_ms is not None and onset_ms < 300, text
+        assert len(one) / SAMPLE_RATE < 3.0, text
+    assert word_error_rate(judge, texts, streamed) <= 15.0
+
+
 def test_case_1_2_8_short_texts_do_not_run_away(engine: Engine) -> None:
     """300 seeded requests: none is stopped by the cap, none is silent, speech begins at once."""
     sessions = [
@@ -161,6 +177,7 @@ def test_case_1_2_8_short_texts_do_not_run_away(engine: Engine) -> None:
     for i, session in enumerate(sessions):
         sound = np.concatenate([chunk.pcm for chunk in session])
         assert session.done is not None and session.done.reason is FinishReason.STOP, i
+        assert session.done.redraws == 0, i
         onset_ms = onset(sound)
         assert onset_ms is not None, f"silence: {SHORT[i % len(SHORT)]!r}, seed {i}"
         onsets.append(onset_ms)

@@ -28,6 +28,7 @@ RISING: Final = _power(-50)  # a hop, and the 10 ms from it on the mean
 QUIET: Final = _power(-60)
 _WINDOW, _STEP, _RISE, _QUIET_HOPS, _QUIET_SHARE = 8, 4, 4, 40, 30
 _MOST_HOPS: Final = round(MOST_S * SAMPLE_RATE) // HOP
+GIVEN_UP: Final = 0  # instead of a hop: there was no onset
 
 Flags = npt.NDArray[np.bool_]
 
@@ -36,6 +37,7 @@ class Onset:
     """One stream's trim; in whatever pieces it is fed, it gives the same samples."""
 
     def __init__(self) -> None:
+        self.silent = True  # has nothing been found, so far or before it gave up?
         self._begun = False
         self._held = np.zeros(HOP, dtype=np.float32)  # one hop of silence, then what was fed
 
@@ -45,7 +47,10 @@ class Onset:
             return pcm
         self._held = np.concatenate((self._held, pcm))
         start = _find(self._held)
-        return self._held[:0] if start is None else self._begin(start)
+        if start is None:
+            return self._held[:0]
+        self.silent = start == GIVEN_UP
+        return self._begin(max(start, 1))
 
     def finish(self) -> Pcm:
         """What a stream that ended before its onset still holds."""
@@ -61,7 +66,7 @@ class Onset:
 
 
 def _find(held: Pcm) -> int | None:
-    """The hop to begin with, as soon as it is certain; 1 keeps everything.
+    """The hop to begin with, as soon as it is certain; 1 keeps everything, as does `GIVEN_UP`.
 
     The first rule to be certain of an onset decides, whatever came with it in the same piece.
     """
@@ -73,7 +78,7 @@ def _find(held: Pcm) -> int | None:
     known = min((rule for rule in rules if rule is not None), default=None)
     if known is not None and known[0] <= _MOST_HOPS:
         return max(known[1] - 1, 1)
-    return 1 if len(hops) > _MOST_HOPS else None
+    return GIVEN_UP if len(hops) > _MOST_HOPS else None
 
 
 def _loud(total: npt.NDArray[np.float64], square: npt.NDArray[np.float64], rising: Flags) -> "Rule":

@@ -87,6 +87,10 @@ class Linear(nn.Module):
         bias = self.bias
         return x @ self.weight if bias is None else torch.addmm(bias, x, self.weight)
 
+    def onto(self, residual: Tensor, x: Tensor) -> Tensor:
+        """The product of x, added to a residual [N, out]."""
+        return torch.addmm(residual, x, self.weight)
+
 
 class Rope:
     """Half-split rotary embedding, as tables that one fused multiply-add applies."""
@@ -186,7 +190,7 @@ class SwiGLU(nn.Module):
 
     def forward(self, residual: Tensor, x: Tensor) -> Tensor:
         gate, up = self.gate_up.forward(x).chunk(2, 1)
-        return torch.addmm(residual, F.silu(gate).mul_(up), self.down.weight)
+        return self.down.onto(residual, F.silu(gate).mul_(up))
 
 
 class Attention(nn.Module):
@@ -225,7 +229,7 @@ class Attention(nn.Module):
             qk = self.qk_norm.forward(qk)
         qk = rotate(qk, rope)
         out = attend(qk.narrow(1, 0, heads), qk.narrow(1, heads, kv), qkv.narrow(1, heads + kv, kv))
-        return torch.addmm(residual, out, self.out.weight)
+        return self.out.onto(residual, out)
 
 
 class Block(nn.Module):

@@ -69,6 +69,7 @@ class Predictor(nn.Module):
         later = spec.codebooks - 1
         self.embeddings = nn.Parameter(torch.empty(later, s.vocab, self.width))
         self.heads = nn.Parameter(blank(later, s.hidden, s.vocab))
+        self.rounded_heads: Layers[Linear] | None = None  # in their place, set by `model.quant`
         self.project = (
             Linear(self.width, s.hidden, bias=True) if self.width != s.hidden else nn.Identity()
         )
@@ -112,12 +113,18 @@ class Predictor(nn.Module):
             (cos[:2].repeat(rows, 1, 1), sin[:2].repeat(rows, 1, 1)),
             cache,
         )[1::2]
-        codes = [pick(1, torch.mm(state, self.heads[0]).float())]
+        codes = [pick(1, self._logits(state, 0))]
         for g in range(1, self.codebooks - 1):
             x = self.table[g - 1][codes[-1]]
             state = self._run(x, (cos[g + 1], sin[g + 1]), cache)
-            codes.append(pick(g + 1, torch.mm(state, self.heads[g]).float()))
+            codes.append(pick(g + 1, self._logits(state, g)))
         return torch.stack(codes, 1)
+
+    def _logits(self, state: Tensor, g: int) -> Tensor:
+        """Of the code behind position g + 1 [N, vocab], in fp32."""
+        if self.rounded_heads is not None:
+            return self.rounded_heads[g].forward(state)  # type: ignore[no-any-return]
+        return torch.mm(state, self.heads[g]).float()
 
     def _run(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: FrameCache) -> Tensor:
         """Normalised states [N, hidden] of the frame's next positions."""

@@ -62,7 +62,8 @@ class Talker(nn.Module):
 
     def text(self, ids: Tensor) -> Tensor:
         """Project text ids [N] to rows [N, hidden]."""
-        out: Tensor = self.text_out(F.silu(self.text_up(self.text_embedding(ids))))
+        x = self.text_embedding(ids).to(self.codec_embedding.weight.dtype)
+        out: Tensor = self.text_out(F.silu(self.text_up(x)))
         return out
 
     def codes(self, ids: Tensor) -> Tensor:

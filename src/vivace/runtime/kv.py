@@ -55,6 +55,12 @@ class KvPool:
                 rows = new[:, i * kept.shape[2] :][:, : kept.shape[2]]
                 kept[:, page, : rows.shape[1]] = rows
 
+    def wipe(self, pages: list[int]) -> None:
+        """Zero these pages. What is masked still counts if it is no number: 0 * nan is nan."""
+        for kept in (self.keys, self.values):
+            for page in pages:
+                kept[:, page].zero_()
+
     def take(self, pages: list[int], rows: int) -> tuple[Tensor, Tensor]:
         """A copy of the first rows of a session, as `lay` takes them."""
         most = -(-rows // self.keys.shape[2])

@@ -17,6 +17,8 @@ from vivace.model.talker import Talker
 from vivace.runtime.kv import KvPool, PagedCache
 from vivace.runtime.state import PAGE, RING, Filter, State
 
+ENDED, SPOILT = 1, 2  # how a frame went, if it is none
+
 
 @dataclass(frozen=True, slots=True)
 class FrameShape:
@@ -77,13 +79,18 @@ class Passes:
         return vector[2:3]
 
     def frame(self, shape: FrameShape, vector: Tensor) -> Tensor:
-        """The next frame of rows [2, B] of slots and text ids: codes, and if it ended [B, 17]."""
+        """The next frame of rows [2, B] of slots and text ids [B, 17]: codes, then how it went.
+
+        That is 0, `ENDED`, or `SPOILT` where the talker's state is no longer of numbers.
+        """
         slots, text = vector
         hidden = self.talk(shape, slots, text)
         code0 = self._first(shape, slots, hidden)
         codes = torch.cat((code0[:, None], self.others(shape, slots, hidden, code0)), 1)
         self._keep(slots, codes)
-        return torch.cat((codes, codes[:, :1] == self.spec.codec_ids.eos), 1)
+        went = (codes[:, :1] == self.spec.codec_ids.eos).long()
+        whole = hidden.float().sum(1, keepdim=True).isfinite()
+        return torch.cat((codes, went.where(whole, SPOILT)), 1)
 
     def talk(self, shape: FrameShape, slots: Tensor, text: Tensor) -> Tensor:
         """The talker's states [B, hidden] for the slots' next rows."""

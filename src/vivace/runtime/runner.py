@@ -27,6 +27,7 @@ from vivace.runtime.decoder import Decoder
 from vivace.runtime.kv import KvPool
 from vivace.runtime.lanes import (
     Lane,
+    Result,
     Step,
     StreamLane,
     ThreadLane,
@@ -37,7 +38,7 @@ from vivace.runtime.lanes import (
     send,
 )
 from vivace.runtime.pages import Pages
-from vivace.runtime.passes import FrameShape, Passes, PromptShape, any_frame
+from vivace.runtime.passes import ENDED, SPOILT, FrameShape, Passes, PromptShape, any_frame
 from vivace.runtime.prefix import Prefix, PrefixCache, key_of
 from vivace.runtime.sizes import Sizes, fit, pieces
 from vivace.runtime.sound import PlainSound, Sound
@@ -237,7 +238,7 @@ class Runner:
 
     def _open(self, slot: int, opening: Opening) -> None:
         s = self.state
-        s.fresh(slot)
+        s.open(slot)
         s.whole[:, slot] = send(opening.whole(), self.device)
         s.real[:, slot] = send(opening.real(), self.device)
 
@@ -342,15 +343,25 @@ class Runner:
 
     def frame(self, rows: Sequence[Row]) -> Pending[Frames]:
         """Make the next frame of every row: talker, draws, predictor, next input."""
-        count = len(rows)
         shape, vector = self.step(rows)
         self._place()
-        return self.tokens.run(
-            self.passes.frame,
-            shape,
-            vector,
-            lambda out: Frames(out[:count, :-1].copy(), out[:count, -1].astype(np.bool_)),
-        )
+        slots = [row.slot for row in rows]
+        return self.tokens.run(self.passes.frame, shape, vector, partial(self._frames, slots))
+
+    def _frames(self, slots: list[int], out: Result) -> Frames:
+        """What a pass has put out for these slots; pages of spoilt ones are wiped."""
+        codes, state = out[: len(slots), :-1].copy(), out[: len(slots), -1]
+        spoilt = state == SPOILT
+        if not spoilt.any():
+            return Frames(codes, state == ENDED)
+        pages = [
+            page
+            for slot, bad in zip(slots, spoilt, strict=True)
+            if bad
+            for page in self.pages.table(slot)
+        ]
+        self.tokens.do(partial(self.kv.wipe, pages))
+        return Frames(codes, state == ENDED, spoilt)
 
     def step(self, rows: Sequence[Row]) -> tuple[FrameShape, Vector]:
         """What a pass over these rows takes, padded."""

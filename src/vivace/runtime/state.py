@@ -62,7 +62,7 @@ class State:
     """Owner of the slots' tensors, as one model's talker and predictor need them.
 
     Behind the last slot stands a scratch one, for the padded rows of a step; its pages are the
-    pool's last one, as is the page behind the last of every slot.
+    pool's last one, as is every page that a slot does not own.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class State:
         self.whole[2:] = self.real[:] = 1
         self.seen = rows(slots + 1, spec.talker.vocab, dtype=torch.bool)
         self.tables = rows(slots + 1, self.width + 1)
-        self.tables[-1] = self.tables[:, -1] = pages
+        self.tables[:] = self.no_page = pages
         self.rows = rows(context, spec.talker.hidden, dtype=dtype)  # a prompt's, under its text
 
     # Numbers are filled in: an assignment would copy them to the card, and wait for that.
@@ -96,6 +96,11 @@ class State:
         """Make the slot one that has said nothing, as the talker sees it."""
         self.counts[:, slot].zero_()
         self.seen[slot].zero_()
+
+    def open(self, slot: int) -> None:
+        """Make the slot a fresh one with no pages: those it had may be another's."""
+        self.fresh(slot)
+        self.tables[slot].fill_(self.no_page)
 
     def resume(self, slot: int, after: int, least: int) -> None:
         """Make it one that goes on with an empty context, and at least so many frames.

@@ -44,6 +44,12 @@ class Track:
         """Sound decoded and not yet taken by the reader."""
         return (self.voiced - self.held - self.taken) * FRAME_S
 
+    def start_over(self) -> None:
+        """Nothing has been made; frames under way are in vain."""
+        self.prefilled = self.laying = self.finished = False
+        self.made = self.voicing = self.voiced = self.held = self.taken = 0
+        self.deadline_s = None
+
     def sent(self, frames: int, seconds: float, now: float) -> None:
         """Move the playback clock: `frames` more are decoded, `seconds` of them on their way.
 

@@ -151,7 +151,7 @@ class Batch:
             "status": "success",
             "audio_data": sound,
             "media_type": order.output.media_type,
-            "finish_reason": done.reason,
+            **done.told,
             "usage": sse.usage(done),
             "warnings": voiced.warnings,
             **({} if voiced.cache is None else {"cache": voiced.cache}),

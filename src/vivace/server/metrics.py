@@ -207,6 +207,16 @@ def _counted(readings: "Readings") -> Iterator[Metric]:
     yield CounterMetricFamily("vivace_late_chunks", late, counts.late)
     refused = "Newcomers that the loop sent away"
     yield CounterMetricFamily("vivace_loop_refusals", refused, counts.refused)
+    cuts = CounterMetricFamily(
+        "vivace_guard_cuts", "Pieces of text that a guard ended", None, ["guard"]
+    )
+    for cut, count in counts.cuts.items():
+        cuts.add_metric([cut], count)
+    yield cuts
+    redraws = "Speech that nobody had heard, drawn again"
+    yield CounterMetricFamily("vivace_redraws", redraws, counts.redraws)
+    spoilt = "Sessions that ended as their numbers broke down"
+    yield CounterMetricFamily("vivace_spoilt", spoilt, counts.spoilt)
 
 
 def _measured(readings: "Readings") -> Iterator[Metric]:

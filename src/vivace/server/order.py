@@ -120,6 +120,7 @@ def read_manner(
         instruct=_instruct(fields, engine, limits, _style(fields, shelf, language)),
         text_mode=TextMode.WHOLE if fields.flag("non_streaming_mode") else TextMode.STREAMING,
         sampling=_sampling(fields, engine.defaults, limits),
+        guards=fields.flag("guards") is not False,
         trim=fields.flag("trim"),
         normalize=fields.flag("normalize"),
         patient=output.whole,

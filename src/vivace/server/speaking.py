@@ -96,15 +96,14 @@ class Speaking:
             await self._send_body(send, self._events.delta(piece) if as_events else piece)
         rest, done = await voiced.last()
         if not self._headed:
-            await self._send_head(send, {"x-finish-reason": done.reason})
+            await self._send_head(send, _ending(done))
         rest = self._events.delta(rest) + self._events.end(done) if as_events else rest
         await self._send_body(send, rest, more=False)
         return done
 
     async def _send_whole(self, voiced: Voiced, send: Send) -> Done:
         body, done = await voiced.whole()
-        length = {"content-length": str(len(body)), "x-finish-reason": done.reason}
-        await self._send_head(send, length)
+        await self._send_head(send, {"content-length": str(len(body)), **_ending(done)})
         for start in range(0, len(body), SLICE):
             await self._send_body(send, body[start : start + SLICE])
         await self._send_body(send, b"", more=False)
@@ -142,6 +141,11 @@ class Speaking:
             log.error("a response failed", exc_info=error)
         with suppress(TimeoutError):
             await self._send_body(send, self._events.fault(error), more=False)
+
+
+def _ending(done: Done) -> dict[str, str]:
+    """Headers that say how it ended."""
+    return {f"x-{name.replace('_', '-')}": value for name, value in done.told.items()}
 
 
 async def when_gone(receive: Receive, then: Callable[[], object]) -> None:

@@ -26,7 +26,7 @@ def delta(sound: bytes) -> bytes:
 
 def end(done: Done) -> bytes:
     """The end of speech that went well."""
-    return _event("speech.audio.done", finish_reason=done.reason, usage=usage(done))
+    return _event("speech.audio.done", usage=usage(done), **done.told)
 
 
 def fault(error: BaseException) -> bytes:

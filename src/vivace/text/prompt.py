@@ -102,10 +102,12 @@ class Script:
         self.closed = False  # no piece comes after those that are there
         self._surplus = False  # the piece that still comes in has been spoken as far as it will be
         self._ahead = ahead  # tokens still to be laid down before the first frame
+        self._log: list[tuple[list[int], int | None, bool]] = []  # what has come, to start over
         self._lead: list[int] = []  # text of the reference
         if self.clone is not None and self.clone.ref_codes is not None:
             self._lead = encoder.encode(self.clone.ref_text)
             self._ahead = 0  # the frames of the reference let the text run ahead
+        self._ahead_at_first = self._ahead
 
     @property
     def lead_frames(self) -> int:
@@ -115,6 +117,7 @@ class Script:
 
     def append(self, ids: list[int], most_frames: int | None = None, *, last: bool = False) -> None:
         """Add tokens of the newest piece; `most_frames` says that they end it, `last` the text."""
+        self._log.append((ids, most_frames, last))
         self.closed = self.closed or last
         if self._surplus:
             self._surplus = most_frames is None
@@ -131,6 +134,15 @@ class Script:
             piece.lane.append(self.ids.tts_eos)
             piece.most_frames = most_frames
 
+    def start_over(self) -> None:
+        """Make it a script of which nothing has been taken."""
+        log, self._log = self._log, []
+        self.pieces.clear()
+        self.ended = self.closed = self._surplus = False
+        self._ahead = self._ahead_at_first
+        for ids, most_frames, last in log:
+            self.append(ids, most_frames, last=last)
+
     def next_piece(self) -> None:
         """The piece is spoken; what still comes of it is not."""
         self._surplus = not self.ended
@@ -141,6 +153,11 @@ class Script:
     def over(self) -> bool:
         """Is all the text spoken?"""
         return self.closed and not self.pieces
+
+    @property
+    def said(self) -> bool:
+        """Is the piece whole, and all of its text under frames?"""
+        return self.ended and not self.pieces[0].lane
 
     @property
     def most_frames(self) -> int | None:

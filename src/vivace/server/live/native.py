@@ -184,6 +184,7 @@ class Native(Conversation):
             finish_reason=ending.reason,
             audio_s=round(turn.sent_s, 3),
             skipped=ending.skipped,
+            **({"guard": cut} if (cut := ending.done and ending.done.cut) else {}),
             **error,
         )
         self._step(turn.id, Event.OVER)
