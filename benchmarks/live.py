@@ -16,13 +16,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import typed
-from talk import Talk, link, percentiles
+from talk import Figures, Talk, link, noted, percentiles
 
 from vivace.bench.link import parts
 from vivace.bench.machine import commit, hardware
@@ -36,10 +37,8 @@ SESSIONS, CANCELS = 16, 20
 ENDLESS = 1_000_000  # frames: longer than its text may become
 TURNS, CANCELLED = 1_000, 0.3
 
-Figures = dict[str, object]
 
-
-async def cancel(url: str, server: psutil.Process) -> dict[str, object]:
+async def cancel(url: str, server: psutil.Process) -> Figures:
     """From a cancel to its acknowledgement: 16 clients that do not read until they have sent it."""
     took: list[float] = []
     late: list[int] = []
@@ -71,7 +70,7 @@ async def cancel(url: str, server: psutil.Process) -> dict[str, object]:
     }
 
 
-async def turns(url: str, server: psutil.Process) -> dict[str, object]:
+async def turns(url: str, server: psutil.Process) -> Figures:
     """A thousand turns on one connection, three in ten cancelled: late bytes, memory."""
     dice, cancels, rss = random.Random(0), 0, []
     async with link(url) as socket:
@@ -93,12 +92,14 @@ async def turns(url: str, server: psutil.Process) -> dict[str, object]:
     return {"turns": TURNS, "cancels": cancels, "late_bytes": talk.late_bytes, "server_rss_mb": rss}
 
 
-def on_card(measure: Callable[[str, psutil.Process], Awaitable[Figures]]) -> Callable[[], Figures]:
+def on_card(
+    measure: Callable[[str, psutil.Process], Coroutine[Any, Any, Figures]],
+) -> Callable[[], Figures]:
     """A measure of the server with the runner that only waits."""
 
     def run() -> Figures:
         with serving([sys.executable, __file__, "serve"]) as (url, server):
-            return asyncio.run(measure(url, server))
+            return asyncio.run(noted(measure(url, server)))
 
     return run
 
@@ -112,7 +113,7 @@ def words() -> Figures:
             needs, took_s = typed.needs(folder, ahead)
             more = ["--model", str(folder), "--text-lead", str(ahead)]
             with serving([*serve, *more]) as (url, _):
-                figures = asyncio.run(typed.words(url, needs))
+                figures = asyncio.run(noted(typed.words(url, needs)))
         found[name] = {**figures, "processor_ms_from_word_to_sound": percentiles(took_s)}
     return found
 

@@ -1,10 +1,15 @@
 """A client of the native socket that keeps book, and its figures."""
 
+import asyncio
 import json
 import time
+from collections.abc import Coroutine
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
+
+BEAT_S = 0.01
+Figures = dict[str, object]
 
 
 class Talk:
@@ -45,6 +50,24 @@ def percentiles(seconds: list[float]) -> dict[str, float]:
     ordered = sorted(seconds)
     at = {f"p{p}": ordered[min(len(ordered) - 1, len(ordered) * p // 100)] for p in (50, 95, 99)}
     return {name: round(s * 1e3, 2) for name, s in {**at, "max": ordered[-1]}.items()}
+
+
+async def noted(work: Coroutine[Any, Any, Figures]) -> Figures:
+    """Its figures, and how late this event loop was meanwhile: what the machine itself adds."""
+    late_s: list[float] = []
+
+    async def watch() -> None:
+        while True:
+            due_s = time.perf_counter() + BEAT_S
+            await asyncio.sleep(BEAT_S)
+            late_s.append(time.perf_counter() - due_s)
+
+    watching = asyncio.create_task(watch())
+    try:
+        figures = await work
+    finally:
+        watching.cancel()
+    return {**figures, "client_late_ms": percentiles(late_s)}
 
 
 def link(url: str) -> Any:

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from talk import Talk, link, percentiles
+from talk import Figures, Talk, link, percentiles
 
 from vivace import Engine, SpeechRequest
 from vivace.audio.onset import Onset
@@ -161,7 +161,7 @@ class Heard:
             dry_s = max(dry_s, at_s) + count / SAMPLE_RATE
 
 
-async def words(url: str, needs: dict[str, Need], turns: int = TURNS) -> dict[str, object]:
+async def words(url: str, needs: dict[str, Need], turns: int = TURNS) -> Figures:
     """A word every 200 ms, over one connection."""
     heard = []
     async with link(url) as socket:
