@@ -117,6 +117,8 @@ class Conversation:
 
     def _open(self, id: int, request: SpeechRequest, output: Output) -> Turn[int]:
         stage, before = self.stage, self.turns.values()
+        story = self.wire.story.part("turn")
+        story.admit()
         turn = Turn(
             id,
             stage.engine,
@@ -124,7 +126,7 @@ class Conversation:
             output,
             stage.workers,
             self,
-            story=self.wire.story.part("turn"),
+            story=story,
             most_chars=stage.config.limits.text_chars,
             after=before,
         )
