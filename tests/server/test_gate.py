@@ -204,6 +204,20 @@ def test_a_socket_whose_key_is_used_up_says_so(url: str, engine: FakeEngine) -> 
         assert json.loads(two.recv(timeout=30))["error"]["code"] == "key_busy"
 
 
+def test_text_that_is_taken_back_keeps_its_place(url: str, engine: FakeEngine) -> None:
+    engine.reset()
+    engine.play = Play(open_gates=0)
+    with ws(url.replace("http", "ws") + f"{SOCKETS[0]}?api_key={BOB}") as sock:
+        for kind in ("append", "clear", "append", "clear", "append", "end"):
+            text = {"text": "Hello."} if kind == "append" else {}
+            sock.send(json.dumps({"type": f"input_text.{kind}", **text}))
+        sock.send('{"type": "response.cancel"}')
+        kinds = [json.loads(sock.recv(timeout=30))["type"] for _ in range(5)]
+    assert kinds == ["session.created", "response.created"] + ["input_text.cleared"] * 2 + [
+        "response.cancelled"
+    ]
+
+
 # Pages of other sites.
 
 

@@ -102,6 +102,11 @@ class Story:
             raise
         self.counted = self.key
 
+    def follows(self, other: "Story") -> None:
+        """Take the place of another one, whose text was taken back, in its key's quota."""
+        self.counted, other.counted = other.counted, None
+        other.end("cleared")
+
     def orders(self, order: "Order", kind: str = "") -> None:
         """Speech is ordered, with all of its text."""
         output = order.output

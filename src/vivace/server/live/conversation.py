@@ -13,6 +13,7 @@ from vivace.server.live.wire import Event, Link, Wire, encode
 from vivace.server.order import Output, read_manner, tell_unknown
 from vivace.server.replies import error_object
 from vivace.server.shelf import EMPTY, Shelf
+from vivace.server.story import Story
 from vivace.server.workers import Workers
 from vivace.types import SpeechRequest
 
@@ -105,20 +106,21 @@ class Conversation:
             raise Unprocessable(
                 f"{MOST_TURNS} turns are open; one must end first.", code="too_many_turns"
             )
+        story = self.wire.story.part("turn")
+        story.admit()
         self.count += 1
-        return self._open(self.count, request, output)
+        return self._open(self.count, request, output, story)
 
     def restart(self, turn: Turn[int]) -> None:
         """Forget all that a turn has been told."""
         del self.turns[turn.id]
-        turn.story.end("cleared")
-        turn.cancel()
-        self._open(turn.id, turn.request, turn.output)
-
-    def _open(self, id: int, request: SpeechRequest, output: Output) -> Turn[int]:
-        stage, before = self.stage, self.turns.values()
         story = self.wire.story.part("turn")
-        story.admit()
+        story.follows(turn.story)
+        turn.cancel()
+        self._open(turn.id, turn.request, turn.output, story)
+
+    def _open(self, id: int, request: SpeechRequest, output: Output, story: Story) -> Turn[int]:
+        stage, before = self.stage, self.turns.values()
         turn = Turn(
             id,
             stage.engine,
