@@ -8,12 +8,13 @@ URL ?= http://127.0.0.1:8000
 RATES ?= 1 2 4
 OUT ?= build/bench
 SEEDS ?= 0 2000
+EXAMPLES ?= 10000
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-voice test-clients docs docs-pages check format bench bench-client bench-formats scheduling simulate-fuzz bench-policy bench-live socket-fuzz clean
+.PHONY: help setup serve test test-voice test-clients docs docs-pages check format bench bench-client bench-formats scheduling simulate-fuzz bench-policy bench-live socket-fuzz http-fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
@@ -86,6 +87,9 @@ bench-live: $(READY) ## the socket: cancels, 1,000 turns, words at a pace; some 
 
 socket-fuzz: $(READY) ## random messages on the socket: what is always true of it? SEEDS="0 10000"
 	@$(BIN)/python -m tests.server.socket.fuzz $(SEEDS) benchmarks/results/socket-fuzz.json
+
+http-fuzz: $(READY) ## random requests over HTTP, by the document and against it: EXAMPLES=10000
+	@$(BIN)/python -m tests.server.fuzz $(EXAMPLES) benchmarks/results/http-fuzz.json
 
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) .venv-clients build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -223,6 +223,22 @@ def test_a_bad_variable_is_refused_with_its_name(env: dict[str, str], words: str
     assert words in refused.value.message
 
 
+def test_a_secret_is_never_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VIVACE_API_KEYS", "amy=hush-hush-hush-hush")
+    status, out, _ = run("config")
+    assert status == 0
+    assert "# api_keys =  # not shown; VIVACE_API_KEYS" in out
+    assert "hush" not in out
+    monkeypatch.setenv("VIVACE_API_KEYS", "hush-hush-hush-hush")
+    status, out, err = run("serve")
+    assert (status, out) == (2, "")
+    assert "hush" not in one_line(err)
+    monkeypatch.setenv("VIVACE_API_KEYS", "amy=hush")
+    status, _, err = run("serve")
+    assert status == 2
+    assert "16 or more" in one_line(err)
+
+
 def test_an_unknown_variable_is_a_warning() -> None:
     chosen = effective({}, {"VIVACE_PROT": "1", **dict.fromkeys(OTHERS - {"VIVACE_CONFIG"}, "1")})
     assert chosen.warnings == ["VIVACE_PROT is no setting; did you mean VIVACE_PORT?"]

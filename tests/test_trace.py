@@ -1,11 +1,16 @@
 """A trace of the loop's decisions: what is written, what is told of it, what Chrome gets."""
 
+import itertools
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from tests.commands import Run, one_line
 from tests.test_loop import Bench, drain
 
+from vivace.config import EngineConfig
+from vivace.engine import Engine
 from vivace.errors import InvalidRequest
 from vivace.trace import TraceFile, chrome, read_trace, tell
 
@@ -31,6 +36,34 @@ def test_a_trace_tells_each_sessions_story(tmp_path: Path) -> None:
     lanes = {event["lane"] for event in events if event["event"] == "step"}
     assert lanes == {"tokens", "sound"}
     assert [event["t"] for event in events] == sorted(event["t"] for event in events)
+
+
+def test_nobody_is_seated_before_being_ready(tmp_path: Path) -> None:
+    """On a clock that moves whenever it is looked at, as a real one does."""
+    bench, ticks = Bench(), itertools.count(1)
+    bench.loop.clock = lambda: next(ticks) * 1e-5
+    bench.loop.note = TraceFile(tmp_path / "trace.jsonl")
+    for _ in range(3):
+        bench.open()
+    bench.run()
+    bench.loop.note.close()
+    stories = tell(read_trace(tmp_path / "trace.jsonl"))
+    assert [story.waited_s is not None and story.waited_s >= 0 for story in stories] == [True] * 3
+
+
+def test_a_trace_that_cannot_be_written_is_found_out_before_loading(tmp_path: Path) -> None:
+    def build() -> NoReturn:
+        raise AssertionError("it was loaded")
+
+    for path in (tmp_path, tmp_path / "nowhere" / "trace.jsonl"):
+        with pytest.raises(OSError):
+            Engine(parts=build, config=EngineConfig(trace=path))
+
+
+def test_the_command_says_so_in_one_line(run: Run, tmp_path: Path) -> None:
+    status, out, err = run("serve", "--port", 0, "--trace", tmp_path)
+    assert (status, out) == (2, "")
+    assert one_line(err) == f"vivace: {tmp_path}: Is a directory\n"
 
 
 def test_a_full_disk_ends_the_trace_and_not_the_speech(caplog: pytest.LogCaptureFixture) -> None:

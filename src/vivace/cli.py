@@ -181,18 +181,22 @@ def _request(
 @with_settings()
 def serve(chosen: Effective) -> None:
     """Serve speech over HTTP. `vivace config` shows every setting."""
-    from vivace.server.serve import address_of, bind, check_tls, run
+    from vivace.server.keys import load_keys
+    from vivace.server.serve import address_of, bind, check_tls, run, warn_of_strangers
 
     start, edge = chosen.start, chosen.server
-    check_tls(edge.tls_cert, edge.tls_key)
-    sock = bind(start.host, start.port)
-    from vivace.host import LoopThread
-    from vivace.remote.near import LoopProcess
-
     log_to_stderr(logging.INFO, start.log_format)
-    config = replace(chosen.engine, costs_dir=chosen.engine.costs_dir or _cache() / "costs")
-    with _engine(chosen, config, LoopThread if start.in_process else LoopProcess) as engine:
-        run(engine, edge, sock, lambda: _announce(address_of(sock, tls=edge.tls_cert is not None)))
+    check_tls(edge.tls_cert, edge.tls_key)
+    load_keys(edge.api_keys, edge.api_keys_file)  # what is wrong with them is said now
+    with bind(start.host, start.port) as sock:
+        from vivace.host import LoopThread
+        from vivace.remote.near import LoopProcess
+
+        warn_of_strangers(sock, edge)
+        url = address_of(sock, tls=edge.tls_cert is not None)
+        config = replace(chosen.engine, costs_dir=chosen.engine.costs_dir or _cache() / "costs")
+        with _engine(chosen, config, LoopThread if start.in_process else LoopProcess) as engine:
+            run(engine, edge, sock, lambda: _announce(url))
 
 
 def _engine(chosen: Effective, config: "EngineConfig", host: "MakeHost | None" = None) -> "Engine":

@@ -172,6 +172,13 @@ class ServerConfig:
     cache: bool = False  # answer requests that do not say from speech that was made before
     cache_dir: Path | None = None  # where that is kept; without it, nowhere
     cache_mb: int = 1024  # how much of it; 0 keeps none
+    # Names and keys of those who may use the server; without any, everybody may.
+    api_keys: Mapping[str, str] = field(default_factory=dict, metadata={"secret": True})
+    api_keys_file: Path | None = None  # more of them, a name=key in each line
+    key_sessions: int = 0  # requests of one key that may speak at a time; 0: no limit
+    key_per_minute: int = 0  # requests of one key in a minute; 0: no limit
+    # Sites whose pages may use the server from a browser, such as https://example.com.
+    cors_origins: tuple[str, ...] = field(default=(), metadata={"flag": "cors-origin"})
     log_text: bool = False  # write the texts of requests into the log
     tls_cert: Path | None = None  # serve https and wss with this certificate
     tls_key: Path | None = None  # its private key, unless the same file holds it

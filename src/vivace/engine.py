@@ -21,6 +21,7 @@ from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.intake import Intake
 from vivace.text.prompt import Script
+from vivace.trace import check_trace
 from vivace.types import Clip, Clone, Sampling, SpeechRequest, Voice
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Engine:
     its loop, in a thread or where else `host` runs it; ready when the constructor returns. Close
     it, or use it as a context manager.
 
-    Raises CheckpointError if the checkpoint cannot be used.
+    Raises CheckpointError if the checkpoint cannot be used, OSError if the trace cannot be written.
     """
 
     def __init__(
@@ -73,6 +74,8 @@ class Engine:
         self._names = itertools.count(1)
         self._held = 0  # sessions opened and not yet done
         self._closed = False
+        if self.config.trace is not None:
+            check_trace(self.config.trace)  # before the long work of loading
         build: Build = partial(_load, model, self.config, revision, offline)
         if parts is not None:
             build = parts if callable(parts) else lambda: parts

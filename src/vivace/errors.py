@@ -5,7 +5,9 @@ VivaceError
 ├── InvalidRequest     400   malformed: the field named by `param` cannot be read as it should be
 │   ├── Unprocessable  422   well formed but out of range, of the wrong type, or not for this model
 │   ├── NotFound       404   a voice, model or route that is not here; the message lists what is
-│   └── TooLarge       413   the body is over the limit
+│   ├── TooLarge       413   the body is over the limit
+│   ├── Unauthorized   401   no API key, or an unknown one
+│   └── Forbidden      403   from a page that may not use this server
 ├── Overloaded         429   no slot and no room to wait; `retry_after_s` says when to come back
 ├── Unavailable        503   still warming up, draining or out of memory
 └── EngineFailure      500   our own fault
@@ -47,6 +49,14 @@ class TooLarge(InvalidRequest):
     """The request's body is over the limit."""
 
 
+class Unauthorized(InvalidRequest):
+    """Nobody that we know asks."""
+
+
+class Forbidden(InvalidRequest):
+    """Whoever asks may not."""
+
+
 class Overloaded(VivaceError):
     """Every slot and every place in the queue is taken."""
 
@@ -76,6 +86,8 @@ class Outcome:
 OUTCOMES: dict[type[VivaceError], Outcome] = {
     NotFound: Outcome(404, 1008, "invalid_request_error", "not_found"),
     TooLarge: Outcome(413, 1009, "invalid_request_error", "too_large"),
+    Unauthorized: Outcome(401, 1008, "authentication_error", "unauthorized"),
+    Forbidden: Outcome(403, 1008, "permission_error", "forbidden"),
     Unprocessable: Outcome(422, 1008, "invalid_request_error", "unprocessable"),
     InvalidRequest: Outcome(400, 1008, "invalid_request_error", "invalid"),
     Overloaded: Outcome(429, 1013, "rate_limit_error", "overloaded"),

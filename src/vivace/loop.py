@@ -405,7 +405,7 @@ class Loop:
         """Let a newcomer with something to say wait for a slot, or send it away with a time."""
         self._reckon(turn, 1)
         forecast = self.admission.forecast(self.seated, len(self.waiting))
-        now = turn.track.arrived_s = self.clock()
+        now = turn.track.arrived_s = self.beat_s  # the step's: nobody is seated before it
         self.waiting[turn.session] = turn
         self.note(now, "ready", turn.session.id, forecast_s=forecast.first_audio_s)
         if forecast.refused and not turn.session.request.patient:
@@ -439,7 +439,7 @@ class Loop:
                 del self.waiting[turn.session]
                 self.seats[turn.track] = turn
                 turn.track.slot, turn.seated_s = self.free.pop(), now
-                self.meters.wait.add(WAIT_S, max(0.0, now - turn.track.arrived_s))
+                self.meters.wait.add(WAIT_S, now - turn.track.arrived_s)
                 self.note(now, "seated", turn.session.id, slot=turn.track.slot, seated=self.seated)
                 with self._blame([turn]):
                     track = turn.track

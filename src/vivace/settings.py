@@ -208,7 +208,7 @@ def _from_flags(flags: Mapping[str, object]) -> Level:
             continue
         if get_origin(setting.type) is Mapping:
             assert isinstance(raw, list | tuple)
-            raw = _pairs(raw, setting.flag)  # noqa: PLW2901
+            raw = _pairs(raw, setting, setting.flag)  # noqa: PLW2901
         found[name] = _converted(setting, raw, setting.flag, strict=False), setting.flag
     return found
 
@@ -218,16 +218,17 @@ def _worded(setting: Setting, text: str, source: str) -> object:
     raw: object = text
     if setting.many:
         words = [word for word in map(str.strip, text.split(",")) if word]
-        raw = words if get_origin(setting.type) is tuple else _pairs(words, source)
+        raw = words if get_origin(setting.type) is tuple else _pairs(words, setting, source)
     return _converted(setting, raw, source, strict=False)
 
 
-def _pairs(words: list[str] | tuple[str, ...], source: str) -> dict[str, str]:
+def _pairs(words: list[str] | tuple[str, ...], setting: Setting, source: str) -> dict[str, str]:
     pairs = {}
     for word in words:
         name, _, value = word.partition("=")
         if not (name and value):
-            raise InvalidRequest(f"{source} takes NAME=VALUE; got {word!r}.")
+            shown = "a secret" if setting.secret else repr(word)
+            raise InvalidRequest(f"{source} takes NAME=VALUE; got {shown}.")
         pairs[name] = value
     return pairs
 

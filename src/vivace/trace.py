@@ -72,6 +72,12 @@ class TraceFile:
             self._file.close()
 
 
+def check_trace(path: Path) -> None:
+    """Raises OSError if events cannot be appended to that file."""
+    with path.open("a", encoding="utf-8"):
+        pass
+
+
 def read_trace(path: Path) -> list[Event]:
     """The events of a file. Raises InvalidRequest for a line that is none."""
     events = []

@@ -59,12 +59,15 @@ def serving(engine: Any, config: ServerConfig | None = None) -> Iterator[Live]:
 
 
 def connect(
-    client: httpx.Client, body: dict[str, object], path: str = "/v1/audio/speech"
+    client: httpx.Client,
+    body: dict[str, object],
+    path: str = "/v1/audio/speech",
+    headers: str = "",
 ) -> socket.socket:
     """A request for speech sent over a bare socket, its answer not read."""
     where = urlsplit(str(client.base_url))
     raw = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\n{headers}"
     sock = socket.socket()
     sock.settimeout(60)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # so that it is soon full

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -19,12 +20,15 @@ from vivace.server.body import LONG_BODY, parse, read_body
 from vivace.server.cartesia import cartesia_routes
 from vivace.server.clips import Clones, most_body
 from vivace.server.elevenlabs import elevenlabs_routes
+from vivace.server.gate import Gate
+from vivace.server.keys import load_keys
 from vivace.server.live.routes import socket_routes
 from vivace.server.metrics import EngineMetrics, Metrics
 from vivace.server.names import find_model, find_voice, models
 from vivace.server.openapi import Described
 from vivace.server.order import CLONING_LATER, read_order
 from vivace.server.page.routes import page_routes
+from vivace.server.quota import Quotas
 from vivace.server.replies import WithRequestId, failed, not_routed, refused
 from vivace.server.shelf import Shelf, open_shelf
 from vivace.server.speaking import Speaking
@@ -75,7 +79,18 @@ def create_app(
         ],
         exception_handlers={VivaceError: refused, HTTPException: not_routed, Exception: failed},
     )
-    return WithRequestId(Watched(app, Ledger(metrics, config.log_text)))
+    keys = load_keys(config.api_keys, config.api_keys_file)
+    gated: ASGIApp = Gate(app, keys, config.cors_origins, metrics)
+    if config.cors_origins:
+        gated = CORSMiddleware(
+            gated,
+            allow_origins=config.cors_origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=["*"],
+        )
+    quotas = Quotas(config.key_sessions, config.key_per_minute)
+    return WithRequestId(Watched(gated, Ledger(metrics, config.log_text, quotas)))
 
 
 T = TypeVar("T")

@@ -114,7 +114,9 @@ class Batch:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Speak every item; a client that leaves ends those that speak."""
-        stories = [story_of(scope).part("batch") for _ in self._orders]
+        whole = story_of(scope)
+        whole.admit()
+        stories = [whole.part("batch") for _ in self._orders]
         speaking = asyncio.gather(*map(self._speak, self._orders, stories))
         watcher = asyncio.create_task(when_gone(receive, speaking.cancel))
         try:
@@ -128,6 +130,7 @@ class Batch:
             watcher.cancel()
         body = await self._workers.run(_body, results)
         await Response(body, media_type="application/json")(scope, receive, send)
+        whole.end(FinishReason.STOP)
 
     async def _speak(self, order: Order, story: Story) -> dict[str, object]:
         story.orders(order, "batch")

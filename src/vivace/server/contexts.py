@@ -135,7 +135,12 @@ def turn(
     sink: Sink[int],
     after: Turn[int] | None = None,
 ) -> Turn[int]:
-    """A turn in the manner of an order; its text is still to come."""
+    """A turn in the manner of an order; its text is still to come.
+
+    Raises Overloaded if its key's quota is used up.
+    """
+    story = wire.story.part("turn")
+    story.admit()
     return Turn(
         id,
         edge.engine,
@@ -143,8 +148,8 @@ def turn(
         order.output,
         edge.workers,
         sink,
-        story=wire.story.part("turn"),
         reference=order.reference,
+        story=story,
         most_chars=edge.config.limits.text_chars,
         after=() if after is None else (after,),
     )

@@ -12,10 +12,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vivace.errors import Overloaded, TooLarge, VivaceError, outcome
+from vivace.errors import Overloaded, TooLarge, Unauthorized, VivaceError, outcome
 from vivace.server.story import story_of
 
 _SANE_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+MOST_ECHO = 200  # characters of an address in an answer
 _UNFIT_FOR_A_HEADER = re.compile(r"[^ -~]")
 
 
@@ -35,7 +36,9 @@ class WithRequestId:
 
         async def send_tagged(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["x-request-id"] = request_id
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                headers.setdefault("x-content-type-options", "nosniff")
             await send(message)
 
         await self._app(scope, receive, send_tagged)
@@ -72,28 +75,43 @@ def _envelope(status: int, error: dict[str, str | None]) -> Response:
 async def refused(request: Request, error: Exception) -> Response:
     """One of our own errors as a response."""
     assert isinstance(error, VivaceError)
-    status = outcome(error).status
-    response = _envelope(status, error_object(error))
+    return refusal(request.scope, error)
+
+
+def refusal(scope: Scope, error: VivaceError) -> Response:
+    """The same for a request or a handshake that has not come as far as a route."""
+    headers = Headers(scope=scope)
+    response = _envelope(outcome(error).status, error_object(error))
     if isinstance(error, Overloaded):
         response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
         response.headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1000))
-    if isinstance(error, TooLarge) and "content-length" not in request.headers:
+    if isinstance(error, Unauthorized):
+        page = "text/html" in headers.get("accept", "")  # a browser asks its user
+        response.headers["www-authenticate"] = f'{"Basic" if page else "Bearer"} realm="vivace"'
+    if isinstance(error, TooLarge) and "content-length" not in headers:
         response.headers["connection"] = "close"  # or the rest would be read, however long it is
-    story_of(request.scope).fail(error)
+    if "transfer-encoding" in headers and "content-length" in headers:
+        response.headers["connection"] = "close"  # where this request ends is not sure
+    story_of(scope).fail(error)
     return response
 
 
 async def not_routed(request: Request, error: Exception) -> Response:
     """No such route, or not with this method."""
     assert isinstance(error, HTTPException)
-    where = f"{request.method} {request.url.path}"
+    return unrouted(request.scope, error)
+
+
+def unrouted(scope: Scope, error: HTTPException) -> Response:
+    """The same for what has not come as far as the routes."""
+    where = f"{scope.get('method', 'GET')[:20]} {scope['path'][:MOST_ECHO]}"
     message = {
         HTTPStatus.NOT_FOUND: f"There is no {where} here.",
         HTTPStatus.METHOD_NOT_ALLOWED: f"{where}: another method is served here; see Allow.",
     }.get(HTTPStatus(error.status_code), error.detail)
     response = _envelope(error.status_code, _object(message, "invalid_request_error"))
     response.headers.update(error.headers or {})
-    story_of(request.scope).end(f"http_{error.status_code}")
+    story_of(scope).end(f"http_{error.status_code}")
     return response
 
 

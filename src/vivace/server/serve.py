@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import ipaddress
 import logging
 import math
 import signal
@@ -92,8 +93,54 @@ def address_of(sock: socket.socket, *, tls: bool = False) -> str:
     return f"http{'s' * tls}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
+def warn_of_strangers(sock: socket.socket, config: ServerConfig) -> None:
+    """Say so if others than this machine can speak without a key."""
+    host = sock.getsockname()[0]
+    if not (config.api_keys or config.api_keys_file or ipaddress.ip_address(host).is_loopback):
+        log.warning("whoever reaches %s can use this server: there are no API keys", host)
+
+
 class Protocol(H11Protocol):
-    """uvicorn's HTTP, with our envelope around what is no request."""
+    """uvicorn's HTTP, with our envelope around what is no request, and a time for each head."""
+
+    head_s = ServerConfig().body_s  # how long a client may take for one
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Wait for the first request, but not for ever."""
+        super().connection_made(cast(asyncio.Transport, transport))
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait for the rest of a request's head that begins here."""
+        if self._late is None and self._idle:
+            self._wait()
+        super().data_received(data)
+        if not self._idle:
+            self._stop_waiting()
+
+    def handle_websocket_upgrade(self, event: h11.Request) -> None:
+        """From here on it is a socket's business."""
+        self._stop_waiting()
+        super().handle_websocket_upgrade(event)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """There is nothing to wait for."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    @property
+    def _idle(self) -> bool:
+        """Is no request under way?"""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait(self) -> None:
+        self._late = self.loop.call_later(self.head_s, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def send_400_response(self, msg: str) -> None:
         """Say so and hang up."""
@@ -140,7 +187,7 @@ class Server(uvicorn.Server):
                 lifespan="off",
                 # httptools drops the body of a request that offers an upgrade (Java's client does),
                 # and sends HTTP/1.0 clients chunks.
-                http=Protocol,
+                http=type("Protocol", (Protocol,), {"head_s": config.body_s}),
                 ws=Socket,
                 ws_max_size=most_message,
                 ws_ping_interval=PING_S,

@@ -68,6 +68,7 @@ class Speaking:
         """Open the session, send its sound, close it."""
         self._story = story = story_of(scope)
         story.orders(self._order)
+        story.admit()
         voiced = story.voiced = await Voiced.open(self._engine, self._order, self._workers)
         self._warnings = voiced.warnings
         self._cache = voiced.cache

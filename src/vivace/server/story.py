@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vivace.errors import VivaceError, outcome
+from vivace.errors import Overloaded, VivaceError, outcome
 from vivace.server.metrics import Metrics
+from vivace.server.quota import Quotas
 from vivace.types import Done, FinishReason
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Ledger:
 
     metrics: Metrics
     log_text: bool = False  # texts are in the log
+    quotas: Quotas = field(default_factory=lambda: Quotas(0, 0))
     clock: Callable[[], float] = time.perf_counter
     pace: Pace = field(default_factory=Pace)
 
@@ -67,6 +69,7 @@ class Story:
     text: list[str] = field(default_factory=list)
     voiced: "Voiced | None" = None
     told: bool = False
+    counted: str | None = None  # the name in whose quota it is
     parts: int = 0
     about: dict[str, object] = field(default_factory=dict)
 
@@ -88,6 +91,21 @@ class Story:
         """That of a turn on this socket, or of an item of this batch."""
         self.parts += 1
         return Story(self.ledger, f"{self.id}.{self.parts}", self.scope, kind)
+
+    def admit(self) -> None:
+        """Count it in its key's quota. Raises Overloaded if that is used up."""
+        try:
+            self.ledger.quotas.take(self.key)
+        except Overloaded as error:
+            why = str(error.code).removeprefix("key_")
+            self.ledger.metrics.refusals.labels(self.key, why).inc()
+            raise
+        self.counted = self.key
+
+    def follows(self, other: "Story") -> None:
+        """Take the place of another one, whose text was taken back, in its key's quota."""
+        self.counted, other.counted = other.counted, None
+        other.end("cleared")
 
     def orders(self, order: "Order", kind: str = "") -> None:
         """Speech is ordered, with all of its text."""
@@ -122,6 +140,8 @@ class Story:
         if self.told:
             return
         self.told = True
+        if self.counted is not None:
+            self.ledger.quotas.give_back(self.counted)
         took_s = self.ledger.clock() - self.began_s
         self.ledger.metrics.request(self, reason, took_s)
         self._log(reason, done, error, took_s)
@@ -222,3 +242,5 @@ class Watched:
             await self._app(scope, receive, watch)
         finally:
             self._ledger.metrics.answered(story, status)
+            if story.counted is not None:
+                story.end(FinishReason.CANCELLED)  # however it ended, unless that has been told

@@ -13,6 +13,7 @@ from vivace.server.live.wire import Event, Link, Wire, encode
 from vivace.server.order import Manner, read_manner, tell_unknown
 from vivace.server.replies import error_object
 from vivace.server.shelf import EMPTY, Shelf
+from vivace.server.story import Story
 from vivace.server.workers import Workers
 
 if TYPE_CHECKING:
@@ -104,17 +105,20 @@ class Conversation:
             raise Unprocessable(
                 f"{MOST_TURNS} turns are open; one must end first.", code="too_many_turns"
             )
+        story = self.wire.story.part("turn")
+        story.admit()
         self.count += 1
-        return self._open(self.count, manner)
+        return self._open(self.count, manner, story)
 
     def restart(self, turn: Turn[int]) -> None:
         """Forget all that a turn has been told."""
         del self.turns[turn.id]
-        turn.story.end("cleared")
+        story = self.wire.story.part("turn")
+        story.follows(turn.story)
         turn.cancel()
-        self._open(turn.id, Manner(turn.request, turn.output, turn.reference))
+        self._open(turn.id, Manner(turn.request, turn.output, turn.reference), story)
 
-    def _open(self, id: int, manner: Manner) -> Turn[int]:
+    def _open(self, id: int, manner: Manner, story: Story) -> Turn[int]:
         stage, before = self.stage, self.turns.values()
         turn = Turn(
             id,
@@ -124,7 +128,7 @@ class Conversation:
             stage.workers,
             self,
             reference=manner.reference,
-            story=self.wire.story.part("turn"),
+            story=story,
             most_chars=stage.config.limits.text_chars,
             after=before,
         )
