@@ -161,6 +161,7 @@ class FakeEngine:
         self.languages = list(LANGUAGES)
         self.heartbeat_age_s = 0.0
         self.ready = self.alive = True
+        self.restarting, self.restarts, self.lost = False, 0, None
         self.play = Play()
         self.sessions: queue.SimpleQueue[FakeSession] = queue.SimpleQueue()
 

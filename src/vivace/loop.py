@@ -19,7 +19,7 @@ import numpy as np
 
 from vivace.audio.onset import Onset
 from vivace.config import EngineConfig
-from vivace.errors import EngineFailure, Overloaded, Unavailable, VivaceError
+from vivace.errors import DeviceLost, EngineFailure, Overloaded, Unavailable, VivaceError
 from vivace.meters import CANCEL_S, MARGIN_S, WAIT_S, Meters
 from vivace.schedule.admission import Admission
 from vivace.schedule.costs import Costs
@@ -47,6 +47,8 @@ log = logging.getLogger("vivace")
 NO_MEMORY = "no memory is left for this session; try again later, or lower --max-sessions"
 EARLY_S = 0.001  # a step is started so long before the one before it should be over
 IDLE_S = 0.5  # longest sleep of an idle loop: the heartbeat of an idle engine
+MOST_FAULTS = 3  # batches that fail without a chunk of sound between them: then it is the engine
+HANGS = 10  # times what a step should take, and `hang_s` more: then it never ends
 
 
 class Steps(Protocol):
@@ -273,6 +275,8 @@ class Loop:
         self.tokens_end_s = 0.0  # when the last token step should be over
         self.beat_s = clock()
         self.stopping = False
+        self.broken: VivaceError | None = None  # what ended it, if nobody told it to stop
+        self._faults = 0  # of batches, since the last chunk of sound
         self._words: queue.SimpleQueue[Word] = queue.SimpleQueue()
         self._wake = threading.Event()
         runner.watch(self.wake)
@@ -287,21 +291,38 @@ class Loop:
         self._wake.set()
 
     def run(self) -> None:
-        """Step until stopped, sleeping where nothing can run; the body of the engine's thread."""
-        while not self.stopping:
-            try:
-                moved = self.step()
-            except Exception:  # our own bug: end what is open, go on serving
-                log.exception("a step failed")
-                self._end(self.turns.values(), EngineFailure("the engine failed; see its log"))
-                moved = False
-            if not moved:
-                self._rest()
-            self._wake.clear()
-        self._listen()
-        self._collect(wait=True)
-        self._end(self.turns.values(), Unavailable("the engine was closed"))
+        """Step until stopped, sleeping where nothing can run; the body of the engine's thread.
+
+        A fault that is no request's own ends it: nobody knows what state it has left. Then
+        `broken` says which, every session has ended with it, and the runner is asked no more.
+        """
+        try:
+            while not self.stopping:
+                if not self.step():
+                    self._rest()
+                self._wake.clear()
+            self._listen()
+            self._collect(wait=True)
+        except VivaceError as error:
+            log.exception("the engine gives up")
+            self.broken = error
+        except Exception:
+            log.exception("a step failed")
+            self.broken = EngineFailure("the engine failed; see its log")
+        self.dismiss()
         self.note.close()
+
+    def dismiss(self) -> None:
+        """End every session, also one whose word has not been heard yet. For after `run`."""
+        while not self._words.empty():
+            if isinstance(word := self._words.get(), Turn):
+                self.turns[word.session] = word
+        if self.broken is None:
+            self._end(self.turns.values(), Unavailable("the engine was closed"))
+            return
+        turns, self.turns = list(self.turns.values()), {}
+        for turn in turns:
+            self._tell_end(turn, FinishReason.ERROR, self.broken)
 
     def _rest(self) -> None:
         """Sleep until word comes, a step is done, or it is time to plan again.
@@ -330,6 +351,7 @@ class Loop:
         """Publish what is done, take words, seat who waits, plan, start. False if nothing moved."""
         moved = self._collect()
         now = self.beat_s = self.clock()
+        self._check_hung(now)
         self._listen()
         self._seat(now)
         talk, speak = self._free(now)
@@ -337,12 +359,25 @@ class Loop:
             return moved
         self._look(now)
         todo = self.policy.plan(list(self.seats), now, talk=talk, speak=speak)
-        started = self._speak([self.seats[t] for t in todo.voice], todo.voice_frames, now)
         cold, warm = ([self.seats[t] for t in part] for part in (todo.prefill, todo.frame))
+        started = self._speak([self.seats[t] for t in todo.voice], todo.voice_frames, now)
         started |= self._talk(cold, warm, now)
         self.counts.steps += started
         self.counts.starved += todo.starved
         return moved or started
+
+    def _check_hung(self, now: float) -> None:
+        """A step that never ends would hold its sessions for ever. Raises EngineFailure."""
+        most_s = self.config.hang_s
+        if (sound := self.speaking) is not None and now - sound.since_s > most_s:
+            most_s += HANGS * self.costs.voice_s(len(sound.turns), sound.frames)
+            if now - sound.since_s > most_s:
+                raise EngineFailure("a step of the codec does not end")
+        if self.talking and now - (step := self.talking[0]).since_s > self.config.hang_s:
+            laid = [turn for turn, _ in step.laid]
+            most_s = self.config.hang_s + HANGS * self._takes_s(laid, step.turns)
+            if now - step.since_s > most_s:
+                raise EngineFailure("a step of the talker does not end")
 
     def _free(self, now: float) -> tuple[bool, bool]:
         """May a token step be started, and a codec step?
@@ -466,7 +501,8 @@ class Loop:
             self._finish(turn, FinishReason.CANCELLED, drop=True)
 
     def _talk(self, cold: list[Turn], warm: list[Turn], now: float) -> bool:
-        """Start a token step."""
+        """Start a token step, of those whom the codec's step has not ended."""
+        cold = [t for t in cold if t.session in self.turns]
         laid = [(turn, part) for turn in cold if (part := self._prefill(turn)) is not None]
         warm = [t for t in warm if t.session in self.turns and self._has_room(t)]
         frames = self._frame(warm) if warm else None
@@ -488,7 +524,7 @@ class Loop:
 
     def _frame(self, turns: list[Turn]) -> Pending[Frames] | None:
         rows, frames = [Row(turn.track.slot, turn.next_text()) for turn in turns], None
-        with self._blame(turns):
+        with self._blame(turns, batch=True):
             frames = self.runner.frame(rows)
             for turn in turns:
                 turn.track.flying += 1
@@ -551,7 +587,7 @@ class Loop:
         """Start the codec."""
         if not turns:
             return False
-        with self._blame(turns):
+        with self._blame(turns, batch=True):
             sound = self.runner.voice([turn.track.slot for turn in turns], frames)
             for turn in turns:
                 turn.track.voicing = min(frames, turn.track.pending)
@@ -572,7 +608,7 @@ class Loop:
     def _spoken(self, speaking: Speaking) -> None:
         """Send what the codec has decoded, and free the slots it was at."""
         self.speaking = None
-        with self._blame(speaking.turns):
+        with self._blame(speaking.turns, batch=True):
             pcm, now = speaking.sound.result(), self.clock()
             self._learn_sound(speaking, now)
             for turn, samples in zip(speaking.turns, pcm, strict=True):
@@ -591,7 +627,7 @@ class Loop:
             turn.track.laying = False
         if talking.frames is None:
             return
-        with self._blame(talking.turns):
+        with self._blame(talking.turns, batch=True):
             out = talking.frames.result()
             for turn, codes, ended in zip(talking.turns, out.codes, out.ended, strict=True):
                 self._made(turn, codes, bool(ended))
@@ -635,6 +671,7 @@ class Loop:
         return min(most, self.config.max_sessions)
 
     def _send(self, turn: Turn, pcm: Pcm, now: float) -> None:
+        self._faults = 0
         track, frames = turn.track, turn.track.voicing
         codes, turn.codes = np.array(turn.codes[:frames]), turn.codes[frames:]
         late = track.deadline_s is not None and now > max(track.deadline_s, turn.excused_s)
@@ -672,15 +709,24 @@ class Loop:
             turn.unheard.clear()
 
     @contextmanager
-    def _blame(self, turns: list[Turn]) -> Iterator[None]:
-        """Turn a fault in a batch into the end of the sessions in it, and of no others."""
+    def _blame(self, turns: list[Turn], *, batch: bool = False) -> Iterator[None]:
+        """Turn a fault into the end of the sessions it was met for, and of no others.
+
+        Batches that fail again and again are no session's fault: then it is raised, as is a fault
+        of the device.
+        """
         try:
             yield
+        except DeviceLost:
+            raise
         except VivaceError as error:
             self._end(turns, error)
         except Exception:
             log.exception("a step of %d sessions failed", len(turns))
             self._end(turns, EngineFailure("the engine failed at this request; see its log"))
+            self._faults += batch
+            if self._faults >= MOST_FAULTS:
+                raise
 
     def _finish(
         self,
@@ -702,10 +748,15 @@ class Loop:
                 self.admission.left(self.clock() - turn.seated_s)
             self.runner.close(turn.track.slot)
             (self.left if turn.track.voicing else self.free).append(turn.track.slot)
-        self.on_done(turn.session)
         self.note(
             self.clock(), "done", turn.session.id, reason=reason.value, frames=turn.track.voiced
         )
+        self._tell_end(turn, reason, error, drop=drop)
+
+    def _tell_end(
+        self, turn: Turn, reason: FinishReason, error: VivaceError | None, *, drop: bool = False
+    ) -> None:
+        self.on_done(turn.session)
         tokens = len(turn.session.prompt_ids)
         done = Done(reason, turn.track.voiced, tokens, turn.seed, error)
         turn.session.outbox.finish(done, drop=drop)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vivace.errors import Overloaded, TooLarge, VivaceError, outcome
+from vivace.errors import Overloaded, TooLarge, Unavailable, VivaceError, outcome
 from vivace.server.story import story_of
 
 _SANE_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -74,7 +74,7 @@ async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, VivaceError)
     status = outcome(error).status
     response = _envelope(status, error_object(error))
-    if isinstance(error, Overloaded):
+    if isinstance(error, Overloaded | Unavailable) and error.retry_after_s is not None:
         response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
         response.headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1000))
     if isinstance(error, TooLarge) and "content-length" not in request.headers:
