@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from vivace.bench.command import bench
-from vivace.errors import CheckpointError, EngineFailure, InvalidRequest, VivaceError
+from vivace.cluster.command import cluster
+from vivace.errors import CheckpointError, DeviceLost, EngineFailure, InvalidRequest, VivaceError
 from vivace.flags import as_toml, with_settings
 from vivace.logs import log_to_stderr
 from vivace.settings import Effective
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from vivace.host import MakeHost
 
 USERS_MISTAKE, OUR_FAULT, INTERRUPTED = 2, 1, 130
+ENGINE_LOST, DEVICE_LOST = 3, 4  # of `vivace serve`, for its supervisor
 MODEL = ("model", "revision", "offline")
 
 commands = typer.Typer(
@@ -34,6 +36,7 @@ commands = typer.Typer(
 )
 bench.command("simulate")(simulate)
 commands.add_typer(bench, name="bench")
+commands.command()(with_settings()(cluster))
 
 
 def app() -> None:
@@ -170,12 +173,17 @@ def serve(chosen: Effective) -> None:
     check_tls(edge.tls_cert, edge.tls_key)
     sock = bind(start.host, start.port)
     from vivace.host import LoopThread
-    from vivace.remote.near import LoopProcess
+    from vivace.remote.lives import Lives
 
     log_to_stderr(logging.INFO, start.log_format)
     config = replace(chosen.engine, costs_dir=chosen.engine.costs_dir or _cache() / "costs")
-    with _engine(chosen, config, LoopThread if start.in_process else LoopProcess) as engine:
+    with _engine(chosen, config, LoopThread if start.in_process else Lives) as engine:
         run(engine, edge, sock, lambda: _announce(address_of(sock, tls=edge.tls_cert is not None)))
+        lost = engine.lost
+    if lost is not None:
+        print(f"vivace: the engine is lost: {lost.message}", file=sys.stderr, flush=True)
+        # A step that hangs on a thread would be waited for.
+        os._exit(DEVICE_LOST if isinstance(lost, DeviceLost) else ENGINE_LOST)
 
 
 def _engine(chosen: Effective, config: "EngineConfig", host: "MakeHost | None" = None) -> "Engine":
