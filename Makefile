@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-voice test-clients docs docs-pages check format bench bench-client bench-formats scheduling simulate-fuzz bench-policy bench-live socket-fuzz http-fuzz clean
+.PHONY: help setup serve test test-voice test-clients docs docs-pages check format bench bench-client bench-formats scheduling simulate-fuzz bench-policy bench-live bench-faults soak bench-cluster socket-fuzz http-fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
@@ -90,6 +90,15 @@ socket-fuzz: $(READY) ## random messages on the socket: what is always true of i
 
 http-fuzz: $(READY) ## random requests over HTTP, by the document and against it: EXAMPLES=10000
 	@$(BIN)/python -m tests.server.fuzz $(EXAMPLES) benchmarks/results/http-fuzz.json
+
+bench-faults: $(READY) ## faults of the engine under a running server: who hears what, and how soon it speaks again
+	@PYTHONPATH=. $(BIN)/python benchmarks/faults.py --output benchmarks/results/faults.json
+
+soak: $(READY) ## 5,000 mixed requests: is memory flat, is everything given back? ARGS="--url http://host:port --minutes 8 --gpu"
+	@$(BIN)/python benchmarks/soak.py --output benchmarks/results/soak.json $(ARGS)
+
+bench-cluster: $(READY) ## three replicas on the CPU: throughput, a killed one, where voices go
+	@PYTHONPATH=. $(BIN)/python benchmarks/cluster.py paced --output benchmarks/results/cluster-cpu.json $(ARGS)
 
 clean: ## remove the environment, caches and builds
 	rm -rf $(VENV) .venv-clients build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis

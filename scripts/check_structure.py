@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bench.profile": BASE | ENGINE | {"runtime", "bench"},
     "bench.kernels": BASE | {"model", "kernels", "bench"},
     "bench.quantize": BASE | {"model", "checkpoint", "bench"},
+    "cluster": BASE | ENGINE | {"cluster", "server", "settings", "logs"},
     "__init__": BASE | ENGINE,
     **dict.fromkeys(
         ("say", "doctor", "cli", "__main__"),
@@ -47,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         | ENGINE
         | {"logs", "settings", "flags", "server", "audio", "text", "checkpoint", "bench", "tables"}
         | {"voices"}
-        | {"say", "doctor", "cli", "__init__", "schedule", "simulate"},
+        | {"say", "doctor", "cli", "__init__", "schedule", "simulate", "cluster"},
     ),
 }
 # The scheduler gets the time as an argument and waits for nothing; the shared records stay light.

@@ -163,6 +163,7 @@ class FakeEngine:
         self.languages = list(LANGUAGES)
         self.heartbeat_age_s = 0.0
         self.ready = self.alive = True
+        self.restarting, self.restarts, self.lost = False, 0, None
         self.play = Play()
         self.voice: Clone | VivaceError = Clone(np.zeros(8, np.float32))  # of every clip
         self.clips: queue.SimpleQueue[Clip] = queue.SimpleQueue()

@@ -13,7 +13,7 @@ from tests.runners import SPEC, Bytes, FakeRunner, SlowRunner
 
 from vivace.audio.onset import HOP
 from vivace.config import EngineConfig, Profile
-from vivace.errors import EngineFailure, Overloaded, Unavailable, Unprocessable
+from vivace.errors import DeviceLost, EngineFailure, Overloaded, Unavailable, Unprocessable
 from vivace.loop import Cancel, Loop, More, Talking, Turn
 from vivace.schedule.admission import Admission
 from vivace.schedule.costs import FREE, Costs, CostTable
@@ -466,7 +466,7 @@ def test_the_context_limit_ends_a_session_with_length() -> None:
     assert done(session).reason is FinishReason.LENGTH
 
 
-def test_a_broken_step_ends_what_is_open_and_the_loop_goes_on() -> None:
+def test_a_broken_step_ends_what_is_open_and_the_loop() -> None:
     bench = Bench()
     session = bench.open()
     broken = iter([True])
@@ -481,6 +481,86 @@ def test_a_broken_step_ends_what_is_open_and_the_loop_goes_on() -> None:
     bench.loop.clock = clock
     bench.loop.run()
     assert isinstance(done(session).error, EngineFailure)
+    assert bench.loop.broken is done(session).error
+
+
+@pytest.mark.parametrize("call", ["frame", "voice"])
+def test_batches_that_fail_again_and_again_are_the_engines_fault(call: str) -> None:
+    bench = Bench(profile=Profile(frame_rows=2, codec_rows=2))
+
+    def fault(name: str, seeds: tuple[int, ...]) -> None:
+        if name == call:
+            raise RuntimeError("scripted")
+
+    bench.runner.fault = fault
+    sessions = [bench.open() for _ in range(8)]
+    bench.loop.run()
+    assert isinstance(bench.loop.broken, EngineFailure)
+    assert all(isinstance(done(session).error, EngineFailure) for session in sessions)
+    assert bench.ended == list(dict.fromkeys(bench.ended)) and len(bench.ended) == 8
+
+
+def test_faults_with_sound_between_them_stay_their_sessions_own() -> None:
+    bench = Bench(FakeRunner(lambda seed: 5), max_sessions=1)
+
+    def fault(call: str, seeds: tuple[int, ...]) -> None:
+        if call == "frame" and seeds[0] % 2:
+            raise RuntimeError("scripted")
+
+    bench.runner.fault = fault
+    sessions = [bench.open() for _ in range(12)]
+    bench.run()
+    failed = [done(session).reason is FinishReason.ERROR for session in sessions]
+    assert failed == [False, True] * 6
+
+
+@pytest.mark.parametrize("call", ["prefill", "frame", "voice"])
+def test_a_lost_device_ends_everything_and_the_runner_is_asked_no_more(call: str) -> None:
+    bench = Bench()
+    lost = DeviceLost("scripted")
+
+    def fault(name: str, seeds: tuple[int, ...]) -> None:
+        if name == call:
+            bench.runner.close = None  # type: ignore[assignment, method-assign]
+            raise lost
+
+    bench.runner.fault = fault
+    sessions = [bench.open() for _ in range(6)]
+    sessions.append(bench.open(None))  # one without text
+    bench.loop.run()
+    assert bench.loop.broken is lost
+    assert all(done(session).error is lost for session in sessions)
+
+
+def test_memory_that_runs_out_ends_its_batch_and_nothing_else() -> None:
+    bench = Bench(FakeRunner(lambda seed: 5), max_sessions=1)
+
+    def fault(call: str, seeds: tuple[int, ...]) -> None:
+        if call == "frame" and seeds[0] < 5:
+            raise Unavailable("no memory", code="out_of_memory")
+
+    bench.runner.fault = fault
+    sessions = [bench.open() for _ in range(7)]
+    bench.run()
+    errors = [done(session).error for session in sessions]
+    assert all(isinstance(error, Unavailable) for error in errors[:5]) and errors[5:] == [None] * 2
+
+
+@pytest.mark.parametrize("lane", ["talker", "codec"])
+def test_a_step_that_never_ends_is_given_up(lane: str) -> None:
+    runner = SlowRunner(lambda seed: 400)
+    bench = Bench(runner, hang_s=5.0)
+    session = bench.open()
+    while lane == "codec" and not runner.sound:
+        bench.loop.step()
+        runner.run_one(sound=False)
+    bench.loop.step()
+    bench.now += 4.9
+    bench.loop.step()
+    bench.now += 0.2
+    with pytest.raises(EngineFailure, match=f"{lane} does not end"):
+        bench.loop.step()
+    assert session.done is None, "that is for `run` to tell"
 
 
 def test_closing_ends_every_session_with_an_error() -> None:

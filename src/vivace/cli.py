@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from vivace.bench.command import bench
-from vivace.errors import CheckpointError, EngineFailure, InvalidRequest, VivaceError
+from vivace.cluster.command import cluster
+from vivace.errors import CheckpointError, DeviceLost, EngineFailure, InvalidRequest, VivaceError
 from vivace.flags import as_toml, with_settings
 from vivace.logs import log_to_stderr
 from vivace.settings import Effective
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from vivace.host import MakeHost
 
 USERS_MISTAKE, OUR_FAULT, INTERRUPTED = 2, 1, 130
+ENGINE_LOST, DEVICE_LOST = 3, 4  # of `vivace serve`, for its supervisor
 MODEL = ("model", "revision", "offline")
 
 commands = typer.Typer(
@@ -34,6 +36,7 @@ commands = typer.Typer(
 )
 bench.command("simulate")(simulate)
 commands.add_typer(bench, name="bench")
+commands.command()(with_settings()(cluster))
 
 
 def app() -> None:
@@ -190,13 +193,18 @@ def serve(chosen: Effective) -> None:
     load_keys(edge.api_keys, edge.api_keys_file)  # what is wrong with them is said now
     with bind(start.host, start.port) as sock:
         from vivace.host import LoopThread
-        from vivace.remote.near import LoopProcess
+        from vivace.remote.lives import Lives
 
         warn_of_strangers(sock, edge)
         url = address_of(sock, tls=edge.tls_cert is not None)
         config = replace(chosen.engine, costs_dir=chosen.engine.costs_dir or _cache() / "costs")
-        with _engine(chosen, config, LoopThread if start.in_process else LoopProcess) as engine:
+        with _engine(chosen, config, LoopThread if start.in_process else Lives) as engine:
             run(engine, edge, sock, lambda: _announce(url))
+            lost = engine.lost
+    if lost is not None:
+        print(f"vivace: the engine is lost: {lost.message}", file=sys.stderr, flush=True)
+        # A step that hangs on a thread would be waited for.
+        os._exit(DEVICE_LOST if isinstance(lost, DeviceLost) else ENGINE_LOST)
 
 
 def _engine(chosen: Effective, config: "EngineConfig", host: "MakeHost | None" = None) -> "Engine":

@@ -124,6 +124,9 @@ class EngineConfig:
     piece_s: float = 0.0  # speech from one prompt, about; 0 is what the checkpoint is good for
     threads: int = 0  # torch threads on the CPU; 0 is one for a small model, else every core
     stall_s: float = 120.0  # a reader that takes nothing for this long is cut off
+    hang_s: float = 20.0  # a loop that does not come round for this long is replaced
+    restarts: int = 3  # of its process within `restarts_s`; at one more end the server ends too
+    restarts_s: float = 300.0  # the time in which they are counted
     trim: bool = True  # drop the silence before the speech where a request does not say
     guards: bool = True  # end speech that runs away, unless a request says no: docs/guards.md
     guard_silence_s: float = 2.0  # silence after the text that ends it; 0 is any
@@ -137,18 +140,10 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _check(self, 1, "max_sessions", "session_context")
         _check(self, 64, "max_context")
-        _check(
-            self,
-            0,
-            "max_queue",
-            "prefix_mb",
-            "text_lead",
-            "piece_s",
-            "threads",
-            "stall_s",
-            "slo_ttfa_s",
-        )
+        counts = ("max_queue", "prefix_mb", "text_lead", "piece_s", "threads", "restarts")
+        _check(self, 0, *counts, "stall_s", "slo_ttfa_s", "restarts_s")
         _check(self, 0, "guard_silence_s", "guard_loop_s", "redraws")
+        _check(self, 0.5, "hang_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +152,7 @@ class ServerConfig:
 
     heartbeat_s: float = 10.0  # an engine loop older than this counts as stuck
     stall_s: float = 120.0  # a client that reads nothing for this long is given up
+    ping_s: float = 20.0  # between two pings on a socket; one unanswered for `stall_s` ends it
     idle_s: float = 180.0  # a socket without a message either way for this long is closed
     drain_s: int = 30  # how long streams may go on after SIGTERM
     body_s: float = 10.0  # how long a client may take to send its request

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from vivace.config import EngineConfig
-from vivace.errors import Overloaded, Unavailable, Unprocessable
+from vivace.errors import Overloaded, Unavailable, Unprocessable, VivaceError
 from vivace.host import Build, LoopThread, MakeHost, Readings
 from vivace.loop import Cancel, Listener, More, Turn
 from vivace.resolve import check_clip, resolve
@@ -116,13 +116,28 @@ class Engine:
         return self._host.alive
 
     @property
+    def restarting(self) -> bool:
+        """Has its loop ended, and is another being started?"""
+        return self._host.restarting
+
+    @property
+    def restarts(self) -> int:
+        """How often that has been so."""
+        return self._host.restarts
+
+    @property
+    def lost(self) -> VivaceError | None:
+        """What has ended it for good, if that was not `close`."""
+        return self._host.lost
+
+    @property
     def heartbeat_age_s(self) -> float:
         """Seconds since the loop last came round."""
         return self._clock() - self._host.pulse.beat_s
 
     def stats(self) -> Stats:
         """What is in use now."""
-        total, pulse = self.config.max_sessions, self._host.pulse
+        total, pulse = self._host.known.sessions, self._host.pulse
         active = total - pulse.free
         return Stats(total, pulse.free, active, max(0, self._held - active), pulse.steps)
 
@@ -135,7 +150,8 @@ class Engine:
         """Start a session.
 
         Raises NotFound for a voice, Unprocessable for what this checkpoint cannot do, Overloaded
-        when every slot and every place in the queue is taken, Unavailable after `close`.
+        when every slot and every place in the queue is taken, Unavailable after `close` and while
+        the loop is restarted, EngineFailure once it has failed for good.
         """
         request = resolve(self.spec, request or SpeechRequest(), self.config.limits)
         if request.trim is None:

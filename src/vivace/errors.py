@@ -9,8 +9,9 @@ VivaceError
 │   ├── Unauthorized   401   no API key, or an unknown one
 │   └── Forbidden      403   from a page that may not use this server
 ├── Overloaded         429   no slot and no room to wait; `retry_after_s` says when to come back
-├── Unavailable        503   still warming up, draining or out of memory
+├── Unavailable        503   starting, draining or out of memory; may say when to come back
 └── EngineFailure      500   our own fault
+    └── DeviceLost     500   the device fails whatever it is asked: only a new process helps
 """
 
 from dataclasses import dataclass
@@ -66,11 +67,26 @@ class Overloaded(VivaceError):
 
 
 class Unavailable(VivaceError):
-    """The engine takes no requests now."""
+    """The engine takes no requests now; `retry_after_s` says when it should, if that is known."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, param=param, code=code)
+        self.retry_after_s = retry_after_s
 
 
 class EngineFailure(VivaceError):
     """The engine failed; the request is not at fault."""
+
+
+class DeviceLost(EngineFailure):
+    """An error of the device that every later call meets too: nothing here can clear it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +109,7 @@ OUTCOMES: dict[type[VivaceError], Outcome] = {
     Overloaded: Outcome(429, 1013, "rate_limit_error", "overloaded"),
     Unavailable: Outcome(503, 1013, "server_error", "unavailable"),
     CheckpointError: Outcome(503, 1011, "server_error", "checkpoint"),
+    DeviceLost: Outcome(500, 1011, "server_error", "device_lost"),
     EngineFailure: Outcome(500, 1011, "server_error", "failure"),
     VivaceError: Outcome(500, 1011, "server_error", "failure"),
 }

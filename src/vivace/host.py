@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from vivace import tables
 from vivace.config import EngineConfig
-from vivace.loop import Counts, Listener, Loop, Word
+from vivace.errors import VivaceError
+from vivace.loop import Counts, Listener, Loop, Turn, Word
 from vivace.meters import Meters, Stock
 from vivace.model.spec import ModelSpec
 from vivace.schedule.costs import Costs
@@ -114,11 +115,29 @@ def readings_of(loop: Loop) -> Readings:
 class LoopHost(Protocol):
     """A loop that is loaded, warm and running. All methods are for any thread."""
 
-    known: Known
+    @property
+    def known(self) -> Known:
+        """What it serves."""
+        ...
 
     @property
     def alive(self) -> bool:
         """Does it run?"""
+        ...
+
+    @property
+    def restarting(self) -> bool:
+        """Has it ended, and will it run again by itself?"""
+        ...
+
+    @property
+    def restarts(self) -> int:
+        """How often it has been restarted."""
+        ...
+
+    @property
+    def lost(self) -> VivaceError | None:
+        """What has ended it for good, if that was nobody's wish."""
         ...
 
     @property
@@ -165,24 +184,34 @@ class MakeHost(Protocol):
 
 
 class LoopThread:
-    """The loop in a thread of this process."""
+    """The loop in a thread of this process. Once it has broken it stays so: make another engine."""
+
+    restarting, restarts = False, 0
 
     def __init__(
         self, build: Build, config: EngineConfig, clock: Callable[[], float], on_done: OnDone
     ) -> None:
+        self.lost: VivaceError | None = None
         parts = build()
         config = fitted(config, parts)
         self.known, self._cloner = known_of(parts, config), parts.cloner
         self._costs = costs_of(parts, config)
         self._keep = partial(keep_costs, parts, config, self._costs)
         self._loop = Loop(parts.runner, config, clock, on_done, self._costs, trace=trace_of(config))
-        self._thread = threading.Thread(target=self._loop.run, name="vivace-engine", daemon=True)
+        self._ending = threading.Lock()  # whoever is told comes before the end, or is refused
+        self._thread = threading.Thread(target=self._run, name="vivace-engine", daemon=True)
         self._thread.start()
+
+    def _run(self) -> None:
+        self._loop.run()
+        with self._ending:
+            self._loop.dismiss()
+            self.lost = self._loop.broken
 
     @property
     def alive(self) -> bool:
         """Does it run?"""
-        return self._thread.is_alive()
+        return self._thread.is_alive() and self.lost is None
 
     @property
     def pulse(self) -> Pulse:
@@ -195,8 +224,11 @@ class LoopThread:
         return readings_of(self._loop)
 
     def tell(self, word: Word) -> None:
-        """Leave word for the loop."""
-        self._loop.tell(word)
+        """Leave word for the loop. Raises EngineFailure for a new turn after a failure."""
+        with self._ending:
+            if self.lost is not None and isinstance(word, Turn):
+                raise self.lost
+            self._loop.tell(word)
 
     def taken(self, session: Session) -> None:
         """Let a paused session go on; how much was taken the loop sees for itself."""

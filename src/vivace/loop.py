@@ -20,7 +20,7 @@ import numpy as np
 from vivace.audio.guards import powers
 from vivace.audio.onset import Onset
 from vivace.config import EngineConfig
-from vivace.errors import EngineFailure, Overloaded, Unavailable, VivaceError
+from vivace.errors import DeviceLost, EngineFailure, Overloaded, Unavailable, VivaceError
 from vivace.meters import CANCEL_S, MARGIN_S, WAIT_S, Meters
 from vivace.schedule.admission import Admission
 from vivace.schedule.costs import Costs
@@ -51,6 +51,8 @@ NOT_NUMBERS = "the model's numbers broke down at this request; another seed may 
 NO_MEMORY = "no memory is left for this session; try again later, or lower --max-sessions"
 EARLY_S = 0.001  # a step is started so long before the one before it should be over
 IDLE_S = 0.5  # longest sleep of an idle loop: the heartbeat of an idle engine
+MOST_FAULTS = 3  # batches that fail without a chunk of sound between them: then it is the engine
+HANGS = 10  # times what a step should take, and `hang_s` more: then it never ends
 
 
 class Steps(Protocol):
@@ -298,6 +300,8 @@ class Loop:
         self.tokens_end_s = 0.0  # when the last token step should be over
         self.beat_s = clock()
         self.stopping = False
+        self.broken: VivaceError | None = None  # what ended it, if nobody told it to stop
+        self._faults = 0  # of batches, since the last chunk of sound
         self._words: queue.SimpleQueue[Word] = queue.SimpleQueue()
         self._wake = threading.Event()
         runner.watch(self.wake)
@@ -312,21 +316,38 @@ class Loop:
         self._wake.set()
 
     def run(self) -> None:
-        """Step until stopped, sleeping where nothing can run; the body of the engine's thread."""
-        while not self.stopping:
-            try:
-                moved = self.step()
-            except Exception:  # our own bug: end what is open, go on serving
-                log.exception("a step failed")
-                self._end(self.turns.values(), EngineFailure("the engine failed; see its log"))
-                moved = False
-            if not moved:
-                self._rest()
-            self._wake.clear()
-        self._listen()
-        self._collect(wait=True)
-        self._end(self.turns.values(), Unavailable("the engine was closed"))
+        """Step until stopped, sleeping where nothing can run; the body of the engine's thread.
+
+        A fault that is no request's own ends it: nobody knows what state it has left. Then
+        `broken` says which, every session has ended with it, and the runner is asked no more.
+        """
+        try:
+            while not self.stopping:
+                if not self.step():
+                    self._rest()
+                self._wake.clear()
+            self._listen()
+            self._collect(wait=True)
+        except VivaceError as error:
+            log.exception("the engine gives up")
+            self.broken = error
+        except Exception:
+            log.exception("a step failed")
+            self.broken = EngineFailure("the engine failed; see its log")
+        self.dismiss()
         self.note.close()
+
+    def dismiss(self) -> None:
+        """End every session, also one whose word has not been heard yet. For after `run`."""
+        while not self._words.empty():
+            if isinstance(word := self._words.get(), Turn):
+                self.turns[word.session] = word
+        if self.broken is None:
+            self._end(self.turns.values(), Unavailable("the engine was closed"))
+            return
+        turns, self.turns = list(self.turns.values()), {}
+        for turn in turns:
+            self._tell_end(turn, FinishReason.ERROR, self.broken)
 
     def _rest(self) -> None:
         """Sleep until word comes, a step is done, or it is time to plan again.
@@ -355,6 +376,7 @@ class Loop:
         """Publish what is done, take words, seat who waits, plan, start. False if nothing moved."""
         moved = self._collect()
         now = self.beat_s = self.clock()
+        self._check_hung(now)
         self._listen()
         self._seat(now)
         talk, speak = self._free(now)
@@ -362,12 +384,25 @@ class Loop:
             return moved
         self._look(now)
         todo = self.policy.plan(list(self.seats), now, talk=talk, speak=speak)
-        started = self._speak([self.seats[t] for t in todo.voice], todo.voice_frames, now)
         cold, warm = ([self.seats[t] for t in part] for part in (todo.prefill, todo.frame))
+        started = self._speak([self.seats[t] for t in todo.voice], todo.voice_frames, now)
         started |= self._talk(cold, warm, now)
         self.counts.steps += started
         self.counts.starved += todo.starved
         return moved or started
+
+    def _check_hung(self, now: float) -> None:
+        """A step that never ends would hold its sessions for ever. Raises EngineFailure."""
+        most_s = self.config.hang_s
+        if (sound := self.speaking) is not None and now - sound.since_s > most_s:
+            most_s += HANGS * self.costs.voice_s(len(sound.turns), sound.frames)
+            if now - sound.since_s > most_s:
+                raise EngineFailure("a step of the codec does not end")
+        if self.talking and now - (step := self.talking[0]).since_s > self.config.hang_s:
+            laid = [turn for turn, _ in step.laid]
+            most_s = self.config.hang_s + HANGS * self._takes_s(laid, step.turns)
+            if now - step.since_s > most_s:
+                raise EngineFailure("a step of the talker does not end")
 
     def _free(self, now: float) -> tuple[bool, bool]:
         """May a token step be started, and a codec step?
@@ -492,7 +527,8 @@ class Loop:
             self._finish(turn, FinishReason.CANCELLED, drop=True)
 
     def _talk(self, cold: list[Turn], warm: list[Turn], now: float) -> bool:
-        """Start a token step."""
+        """Start a token step, of those whom the codec's step has not ended."""
+        cold = [t for t in cold if t.session in self.turns]
         laid = [(turn, part) for turn in cold if (part := self._prefill(turn)) is not None]
         warm = [t for t in warm if t.session in self.turns and self._has_room(t)]
         frames = self._frame(warm) if warm else None
@@ -514,7 +550,7 @@ class Loop:
 
     def _frame(self, turns: list[Turn]) -> Pending[Frames] | None:
         rows, frames = [Row(turn.track.slot, turn.next_text()) for turn in turns], None
-        with self._blame(turns):
+        with self._blame(turns, batch=True):
             frames = self.runner.frame(rows)
             for turn in turns:
                 turn.track.flying += 1
@@ -619,7 +655,7 @@ class Loop:
         """Start the codec."""
         if not turns:
             return False
-        with self._blame(turns):
+        with self._blame(turns, batch=True):
             sound = self.runner.voice([turn.track.slot for turn in turns], frames)
             for turn in turns:
                 turn.track.voicing = min(frames, turn.track.pending)
@@ -640,7 +676,7 @@ class Loop:
     def _spoken(self, speaking: Speaking) -> None:
         """Send what the codec has decoded, and free the slots it was at."""
         self.speaking = None
-        with self._blame(speaking.turns):
+        with self._blame(speaking.turns, batch=True):
             pcm, now = speaking.sound.result(), self.clock()
             self._learn_sound(speaking, now)
             for turn, samples, power in zip(speaking.turns, pcm, powers(pcm), strict=True):
@@ -659,7 +695,7 @@ class Loop:
             turn.track.laying = False
         if talking.frames is None:
             return
-        with self._blame(talking.turns):
+        with self._blame(talking.turns, batch=True):
             out = talking.frames.result()
             if out.spoilt is not None:
                 self._spoilt([t for t, bad in zip(talking.turns, out.spoilt, strict=True) if bad])
@@ -713,7 +749,7 @@ class Loop:
         """Pass on decoded sound, with the mean power of each of its frames."""
         if turn.session not in self.turns:  # it has ended meanwhile
             return
-        track = turn.track
+        self._faults, track = 0, turn.track
         if not math.isfinite(sum(power)):
             self._spoilt([turn])
             return
@@ -775,15 +811,24 @@ class Loop:
                 turn.session.outbox.put(chunk)
 
     @contextmanager
-    def _blame(self, turns: list[Turn]) -> Iterator[None]:
-        """Turn a fault in a batch into the end of the sessions in it, and of no others."""
+    def _blame(self, turns: list[Turn], *, batch: bool = False) -> Iterator[None]:
+        """Turn a fault into the end of the sessions it was met for, and of no others.
+
+        Batches that fail again and again are no session's fault: then it is raised, as is a fault
+        of the device.
+        """
         try:
             yield
+        except DeviceLost:
+            raise
         except VivaceError as error:
             self._end(turns, error)
         except Exception:
             log.exception("a step of %d sessions failed", len(turns))
             self._end(turns, EngineFailure("the engine failed at this request; see its log"))
+            self._faults += batch
+            if self._faults >= MOST_FAULTS:
+                raise
 
     def _finish(
         self,
@@ -805,10 +850,15 @@ class Loop:
                 self.admission.left(self.clock() - turn.seated_s)
             self.runner.close(turn.track.slot)
             (self.left if turn.track.voicing else self.free).append(turn.track.slot)
-        self.on_done(turn.session)
         self.note(
             self.clock(), "done", turn.session.id, reason=reason.value, frames=turn.track.voiced
         )
+        self._tell_end(turn, reason, error, drop=drop)
+
+    def _tell_end(
+        self, turn: Turn, reason: FinishReason, error: VivaceError | None, *, drop: bool = False
+    ) -> None:
+        self.on_done(turn.session)
         tokens = len(turn.session.prompt_ids)
         watch = turn.watch
         done = Done(reason, turn.track.voiced, tokens, turn.seed, error, watch.cut, watch.attempt)

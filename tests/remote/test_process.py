@@ -82,7 +82,7 @@ def test_what_the_loop_measures_is_known_at_the_edge(engine: Engine) -> None:
 
     before = waits()
     spoken = 0
-    while before == waits():
+    while before == waits() or len(engine.readings.meters.lanes) < 3:
         list(say(engine, 1))
         spoken += 1
     assert waits() <= before + spoken

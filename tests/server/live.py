@@ -13,10 +13,11 @@ import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
+from starlette.types import ASGIApp
 
 from vivace.config import ServerConfig
 from vivace.server.app import create_app
@@ -42,11 +43,22 @@ class Live:
 def serving(engine: Any, config: ServerConfig | None = None) -> Iterator[Live]:
     """Serve an engine on a free port; stops at the end."""
     config = config or ServerConfig()
+    most = most_body(engine, config.limits)
+    with serving_app(create_app(engine, config), config, most=most) as live:
+        yield live
+
+
+@contextlib.contextmanager
+def serving_app(
+    app: ASGIApp,
+    config: ServerConfig,
+    lifespan: Literal["on", "off"] = "off",
+    most: int | None = None,
+) -> Iterator[Live]:
+    """Serve any app likewise."""
     sock = bind("127.0.0.1", 0, config.stall_s)
     url, opened = address_of(sock, tls=config.tls_cert is not None), threading.Event()
-    server = Server(
-        create_app(engine, config), config, opened.set, most_body(engine, config.limits)
-    )
+    server = Server(app, config, opened.set, lifespan=lifespan, most_message=most)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
     live = Live(url, server, thread)
     thread.start()

@@ -148,11 +148,15 @@ class FarLoop(loop.Loop):
 
     def run(self) -> None:
         """Step until the edge says stop."""
-        threading.Thread(target=self._hear, name="vivace-words", daemon=True).start()
+        ears = threading.Thread(target=self._hear, name="vivace-words", daemon=True)
+        ears.start()
         super().run()
         self._flush()
-        if self._cloner is not None:
+        if self._cloner is not None and self.broken is None:
             self._cloner.close()
+        if self.broken is not None:
+            self._link.send(Failed(self.broken))
+        ears.join()  # the edge answers with Stop; until then the link cannot be closed
 
     def step(self) -> bool:
         """A step, and word of it."""
@@ -270,7 +274,8 @@ def serve(
             known = pickle.dumps(known_of(parts, config))
             link.send(Started(known, pulse_of(far), readings_of(far)))
             far.run()
-            keep_costs(parts, config, far.costs)
+            if far.broken is None:
+                keep_costs(parts, config, far.costs)
 
 
 def main(folder: str, build: Build, config: EngineConfig, log_level: int, form: str) -> None:
@@ -280,6 +285,7 @@ def main(folder: str, build: Build, config: EngineConfig, log_level: int, form: 
     threading.Thread(target=_end_with_the_edge, args=[folder], daemon=True).start()
     log_to_stderr(log_level, form)
     serve(folder, partial(_settled, build), config)
+    os._exit(0)  # a step that hangs on its thread would be waited for
 
 
 def _end_with_the_edge(folder: str) -> None:

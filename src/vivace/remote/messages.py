@@ -69,7 +69,7 @@ class Started(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The loop could not be started."""
+    """The loop could not be started, or has ended by itself."""
 
     error: VivaceError
 

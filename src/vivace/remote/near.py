@@ -10,7 +10,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import zmq
@@ -96,8 +96,10 @@ class LoopProcess:
     """A `LoopHost` whose loop runs in a process of its own.
 
     One thread reads what comes and feeds the outboxes of the sessions. If the process ends, by
-    whatever cause, every session that is open ends with EngineFailure.
+    whatever cause, every session that is open ends with EngineFailure; then `ended` is set.
     """
+
+    restarting, restarts = False, 0
 
     def __init__(
         self,
@@ -116,6 +118,8 @@ class LoopProcess:
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()  # around the lines and the socket for words
         self._stopping = self._lost = False
+        self.lost: VivaceError | None = None  # why it has ended, if nobody told it to
+        self.ended = threading.Event()
         self._context = zmq.Context()
         self._words = self._context.socket(zmq.PUSH)
         self._sounds = self._context.socket(zmq.PULL)
@@ -212,6 +216,10 @@ class LoopProcess:
             if not self._words.closed:
                 self._words.send(data, zmq.NOBLOCK)
 
+    def kill(self) -> None:
+        """End the process at once, as if it had crashed."""
+        self._worker.kill()
+
     def close(self) -> None:
         """Stop the loop and wait for its end; sessions still open end with an error."""
         self._stopping = True
@@ -244,6 +252,10 @@ class LoopProcess:
                 if isinstance(message, Encoded):
                     self._encoded(message)
                     continue
+                if isinstance(message, Failed):
+                    self.lost = message.error
+                    self._send(Stop())
+                    break
                 assert isinstance(message, Batch)
                 self.pulse = message.pulse
                 self.readings = message.readings or self.readings
@@ -276,15 +288,18 @@ class LoopProcess:
         line.session.outbox.finish(done, drop=drop)
 
     def _lose(self) -> None:
-        """The process has ended: so does all that was open. A supervisor would start another."""
+        """The process has ended: so does all that was open."""
         with self._lock:  # who comes later is refused
             self._lost = True
         error: VivaceError = Unavailable("the engine was closed")
         if not self._stopping:
-            log.error("the engine's process has ended (%s)", self._ended())
-            error = EngineFailure("the engine's process has ended")
+            self.lost = self.lost or EngineFailure("the engine's process has ended")
+            log.error("the engine's process has ended (%s): %s", self._ended(), self.lost)
+            error = self.lost
         while self._clips:
             self._clips.popitem()[1].set_exception(error)
+        self.pulse = replace(self.pulse, free=self.known.sessions)
         for line in list(self._lines.values()):
             tokens = len(line.session.prompt_ids)
             self._finish(line, Done(FinishReason.ERROR, line.frames, tokens, line.seed, error))
+        self.ended.set()

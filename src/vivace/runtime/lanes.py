@@ -5,9 +5,9 @@ small copy in, one replay and one copy out, and an event tells when it is done.
 """
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from vivace.errors import DeviceLost, Unavailable
 from vivace.types import Pending
 
 T = TypeVar("T")
@@ -39,6 +40,29 @@ def send(values: Any, device: torch.device, dtype: torch.dtype | None = None) ->
 def name_of(work: Pass) -> Hashable:
     """What its graphs are kept under: two models' passes have the same names."""
     return getattr(work, "__self__", None), work.__name__
+
+
+NO_MEMORY = "the device has no memory left for this; try again later, or lower --max-sessions"
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "ALLOC_FAILED")
+OF_THE_DEVICE = ("CUDA error", "CUDA driver error", "Triton Error [CUDA]")
+
+
+@contextmanager
+def told_apart() -> Iterator[None]:
+    """Errors of the device as members of our tree.
+
+    Raises:
+        Unavailable: Memory ran out, which the next step need not meet.
+        DeviceLost: An error that CUDA keeps and gives to every later call.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:  # torch's own errors are RuntimeErrors
+        if isinstance(error, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
+            raise Unavailable(NO_MEMORY, code="out_of_memory", retry_after_s=1.0) from error
+        if any(words in str(error) for words in OF_THE_DEVICE):
+            raise DeviceLost("the card has failed; the server's log says how") from error
+        raise
 
 
 def finished(result: T) -> "Future[T]":
@@ -78,6 +102,7 @@ class ThreadLane:
         self.wake: Callable[[], None] = lambda: None
 
     @torch.inference_mode()
+    @told_apart()
     def _do(self, work: Callable[[], object]) -> None:
         work()
 
@@ -93,6 +118,7 @@ class ThreadLane:
         """It is."""
 
     @torch.inference_mode()
+    @told_apart()
     def _run(self, work: Pass, shape: Hashable, vector: Vector, finish: Callable[[Result], T]) -> T:
         return finish(work(shape, send(vector, self.device)).cpu().numpy())
 
@@ -113,10 +139,12 @@ class Copied(Generic[T]):
     host: Tensor
     finish: Callable[[Result], T]
 
+    @told_apart()
     def done(self) -> bool:
         """Has the copy arrived?"""
         return bool(self.event.query())  # type: ignore[no-untyped-call]
 
+    @told_apart()
     def result(self) -> T:
         """Wait for it."""
         self.event.synchronize()
@@ -146,6 +174,7 @@ class StreamLane:
         return torch.cuda.stream(self.stream)
 
     @torch.inference_mode()
+    @told_apart()
     def do(self, work: Callable[[], object]) -> Pending[None]:
         """Put something that puts nothing out on the stream."""
         with self._on_stream():
@@ -172,6 +201,7 @@ class StreamLane:
         self.captured[name_of(work), shape] = Captured(graph, static, result)
 
     @torch.inference_mode()
+    @told_apart()
     def run(
         self, work: Pass, shape: Hashable, vector: Vector, finish: Callable[[Result], T]
     ) -> Pending[T]:

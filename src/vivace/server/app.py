@@ -141,7 +141,8 @@ class Routes:
         """Alive: the engine's loop is there and has turned lately."""
         age_s, there = self._engine.heartbeat_age_s, self._engine.alive
         alive = there and age_s < self._config.heartbeat_s
-        status = "ok" if alive else "stuck" if there else "dead"
+        gone = "restarting" if self._engine.restarting else "dead"
+        status = "ok" if alive else "stuck" if there else gone
         content = {"status": status, "heartbeat_age_s": round(age_s, 3)}
         return JSONResponse(content, 200 if alive else 503)
 

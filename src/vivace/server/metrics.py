@@ -188,6 +188,8 @@ class EngineMetrics(Collector):
         yield info
         yield _gauge("vivace_ready", "Takes requests", engine.ready)
         yield _gauge("vivace_engine_up", "The engine's loop is there", engine.alive)
+        restarts = "Times the engine's process was replaced"
+        yield CounterMetricFamily("vivace_engine_restarts", restarts, engine.restarts)
         age_s = engine.heartbeat_age_s
         yield _gauge("vivace_heartbeat_age_seconds", "Since the loop last came round", age_s)
         yield _gauge("vivace_sessions_active", "Sessions with a slot", stats.active)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vivace.errors import Overloaded, TooLarge, Unauthorized, VivaceError, outcome
+from vivace.errors import Overloaded, TooLarge, Unauthorized, Unavailable, VivaceError, outcome
 from vivace.server.story import story_of
 
 _SANE_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -82,7 +82,7 @@ def refusal(scope: Scope, error: VivaceError) -> Response:
     """The same for a request or a handshake that has not come as far as a route."""
     headers = Headers(scope=scope)
     response = _envelope(outcome(error).status, error_object(error))
-    if isinstance(error, Overloaded):
+    if isinstance(error, Overloaded | Unavailable) and error.retry_after_s is not None:
         response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
         response.headers["retry-after-ms"] = str(math.ceil(error.retry_after_s * 1000))
     if isinstance(error, Unauthorized):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import h11
 import uvicorn
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 2048  # connections that wait to be taken
 SOCKET_BUFFER = 1 << 18  # bytes on their way: some 5 s of samples, all that a barge-in finds sent
-PING_S = 20.0  # between two pings on a socket
 STALL_S = ServerConfig().stall_s
 
 
@@ -174,23 +173,29 @@ class Socket(WebSocketsSansIOProtocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with a word when the port is open."""
+    """uvicorn, with a word when the port is open, and an end when there is nothing to serve."""
 
     def __init__(
-        self, app: ASGIApp, config: ServerConfig, opened: Callable[[], None], most_message: int
+        self,
+        app: ASGIApp,
+        config: ServerConfig,
+        opened: Callable[[], None],
+        lost: Callable[[], object] = lambda: None,
+        lifespan: Literal["on", "off"] = "off",
+        most_message: int | None = None,  # bytes on a socket
     ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
                 access_log=False,  # each request has its own line, with its id and reason
                 log_config=None,
-                lifespan="off",
+                lifespan=lifespan,
                 # httptools drops the body of a request that offers an upgrade (Java's client does),
                 # and sends HTTP/1.0 clients chunks.
                 http=type("Protocol", (Protocol,), {"head_s": config.body_s}),
                 ws=Socket,
-                ws_max_size=most_message,
-                ws_ping_interval=PING_S,
+                ws_max_size=most_message or config.limits.body_bytes,
+                ws_ping_interval=config.ping_s,
                 ws_ping_timeout=config.stall_s,  # who reads slowly sees a ping late
                 ws_per_message_deflate=False,  # sound does not shrink, and small texts wait for it
                 server_header=False,
@@ -199,7 +204,7 @@ class Server(uvicorn.Server):
                 ssl_keyfile=config.tls_key,
             )
         )
-        self._opened = opened
+        self._opened, self._lost = opened, lost
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal lets streams end, the second does not wait for them."""
@@ -209,6 +214,13 @@ class Server(uvicorn.Server):
             wait_s = self.config.timeout_graceful_shutdown
             log.warning("finishing what has begun, up to %s s; once more to stop now", wait_s)
 
+    async def on_tick(self, counter: int) -> bool:
+        """End once the engine is lost: a supervisor starts all of it anew."""
+        if not self.should_exit and self._lost():
+            log.error("the engine is lost: the server ends")
+            self.should_exit = True
+        return await super().on_tick(counter)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open the port, then say so."""
         await super().startup(sockets)
@@ -216,26 +228,39 @@ class Server(uvicorn.Server):
             self._opened()
 
 
+def patient(app: ASGIApp, ending: Callable[[], bool]) -> ASGIApp:
+    """The app, whose streams may be cut off at the server's end."""
+
+    async def through(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await app(scope, receive, send)
+        except asyncio.CancelledError:  # a stream that the server's end did not wait for
+            if not ending():
+                raise
+
+    return through
+
+
 def run(
     engine: "Engine", config: ServerConfig, sock: socket.socket, opened: Callable[[], None]
 ) -> None:
     """Serve until SIGINT or SIGTERM; streams that have begun are finished, for `drain_s`.
 
-    A second signal ends them at once.
+    A second signal ends them at once. Returns also when the engine is lost.
     """
     warm()
     gc.collect()
     gc.freeze()  # what is loaded stays: collections while streams run need not look at it
     app = create_app(engine, config, draining=lambda: server.should_exit)
 
-    async def patient(scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await app(scope, receive, send)
-        except asyncio.CancelledError:  # a stream that the server's end did not wait for
-            if not server.should_exit:
-                raise
-
-    server = Server(patient, config, opened, most_body(engine, config.limits))
+    ending = lambda: server.should_exit  # noqa: E731
+    server: Server = Server(
+        patient(app, ending),
+        config,
+        opened,
+        lambda: engine.lost,
+        most_message=most_body(engine, config.limits),
+    )
 
     # uvicorn takes these over while it serves, puts them back at its end and raises the signal
     # again; by then the engine is still to close.

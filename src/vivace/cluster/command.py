@@ -1,0 +1,96 @@
+"""`vivace cluster`: replicas on Ray Serve, and the gate before them in this process."""
+
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from vivace.config import ServerConfig
+from vivace.settings import Effective
+
+if TYPE_CHECKING:
+    from vivace.cluster.gate import Gate
+    from vivace.cluster.options import Options
+
+
+def cluster(
+    chosen: Effective,
+    replicas: Annotated[int, typer.Option(min=1, help="Engines, one to a card.")] = 1,
+    max_replicas: Annotated[
+        int, typer.Option(min=0, help="More than that: as many as the load needs, up to this.")
+    ] = 0,
+    gpus: Annotated[
+        float, typer.Option(min=0, help="Cards of each replica; 0 puts it on the CPU.")
+    ] = 1.0,
+    cpus: Annotated[float, typer.Option(min=0, help="Cores that Ray sets aside for each.")] = 1.0,
+    lean: Annotated[
+        int, typer.Option(min=0, help="Busier replicas do not get a request for their voice.")
+    ] = 8,
+    ray_address: Annotated[
+        str | None, typer.Option(help="A Ray cluster that runs; without it, one on this host.")
+    ] = None,
+    build: Annotated[str, typer.Option(hidden=True)] = "",
+) -> None:
+    """Serve from several engines behind one address. Needs `pip install 'vivace[cluster]'`."""
+    from vivace.cluster.options import Options
+    from vivace.logs import log_to_stderr
+    from vivace.server.serve import address_of, bind, check_tls
+
+    options = Options.of(
+        chosen,
+        replicas=replicas,
+        max_replicas=max_replicas,
+        gpus=gpus,
+        cpus=cpus,
+        lean=lean,
+        inside="" if ray_address else "127.0.0.1",
+        build=build,
+    )
+    start, edge = options.start, options.server
+    check_tls(edge.tls_cert, edge.tls_key)
+    sock = bind(start.host, start.port)
+    log_to_stderr(logging.INFO)
+    ready = f"vivace is ready on {address_of(sock, tls=edge.tls_cert is not None)}"
+    with running(options, ray_address) as gate:
+        serve_gate(gate, options.server, sock, lambda: print(ready, flush=True))
+
+
+@contextmanager
+def running(options: "Options", ray_address: str | None) -> Iterator["Gate"]:
+    """Replicas that run, and the gate before them; all of it is gone at the end."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+    from ray import serve
+
+    from vivace.cluster.board import board
+    from vivace.cluster.deploy import NAME, speech
+    from vivace.cluster.gate import Gate
+
+    ray.init(address=ray_address or "local", include_dashboard=False, logging_level=logging.WARNING)
+    try:
+        serve.start(proxy_location="Disabled")
+        serve.run(speech(options), name=NAME, route_prefix=None)
+        yield Gate(options)
+    finally:
+        with suppress(Exception):  # whatever of it is still there
+            serve.delete(NAME)
+            ray.kill(board())
+        ray.shutdown()
+
+
+def serve_gate(
+    gate: "Gate", config: ServerConfig, sock: socket.socket, opened: Callable[[], None]
+) -> None:
+    """Serve until SIGINT or SIGTERM, as `vivace serve` does."""
+    from vivace.server.serve import Server, patient
+
+    app = patient(gate.app, lambda: server.should_exit)
+    server = Server(app, config, opened, lifespan="on")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, server.handle_exit)
+    server.run(sockets=[sock])
