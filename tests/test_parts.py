@@ -48,16 +48,16 @@ def test_kernels_that_do_not_compile_in_some_size_are_done_without(
             raise RuntimeError("out of resource: shared memory\nand more of it")
         return "warm"
 
-    monkeypatch.setattr(parts, "_runner", lambda *_: "runner")
+    monkeypatch.setattr(parts, "_crew", lambda *_: "crew")
     monkeypatch.setattr(parts, "_warm_up", warm_up)
     card, config = torch.device("cuda"), EngineConfig()
-    assert parts._start(Path(), card, Bytes(), config) == ("runner", "warm")  # type: ignore[arg-type]
+    assert parts._start([], card, config) == ("crew", "warm")  # type: ignore[comparison-overlap]
     assert tried == [True, False]
     assert [r.message for r in caplog.records] == [
         "no kernels of ours, so steps are slower: out of resource: shared memory"
     ]
     with pytest.raises(RuntimeError, match="out of resource"):
-        parts._start(Path(), torch.device("cpu"), Bytes(), config)  # type: ignore[arg-type]
+        parts._start([], torch.device("cpu"), config)
 
 
 def test_sizes_are_printed_and_costs_measured(tiny: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -16,7 +16,9 @@ from vivace.config import EngineConfig
 from vivace.errors import Overloaded, Unavailable, Unprocessable, VivaceError
 from vivace.host import Build, LoopThread, MakeHost, Readings
 from vivace.loop import Cancel, Listener, More, Turn
+from vivace.model.spec import ModelSpec
 from vivace.resolve import check_clip, resolve
+from vivace.roster import Models, Wish, choose, wish_of
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.intake import Intake
@@ -39,9 +41,7 @@ class Stats:
     steps: int  # since the start
 
 
-def _load(
-    model: str | Path | None, config: EngineConfig, revision: str | None, offline: bool
-) -> "Parts":
+def _load(model: Models, config: EngineConfig, revision: str | None, offline: bool) -> "Parts":
     from vivace.parts import load_parts  # brings torch: only where the loop runs
 
     return load_parts(model, config, revision=revision, offline=offline)
@@ -50,16 +50,18 @@ def _load(
 class Engine:
     """Speech from text, for many sessions at a time.
 
-    Loads a checkpoint (a directory, a hub id, or None for the embedded one), warms up and starts
-    its loop, in a thread or where else `host` runs it; ready when the constructor returns. Close
-    it, or use it as a context manager.
+    Loads a checkpoint (a directory, a hub id, or None for the embedded one) or a list of them,
+    warms up and starts its loop, in a thread or where else `host` runs it; ready when the
+    constructor returns. Close it, or use it as a context manager. Of several checkpoints each
+    request finds its own: `vivace.roster.choose` says how.
 
-    Raises CheckpointError if the checkpoint cannot be used, OSError if the trace cannot be written.
+    Raises CheckpointError if a checkpoint cannot be used or they do not fit, OSError if the trace
+    cannot be written.
     """
 
     def __init__(
         self,
-        model: str | Path | None = None,
+        model: Models = None,
         *,
         config: EngineConfig | None = None,
         revision: str | None = None,
@@ -80,30 +82,41 @@ class Engine:
         if parts is not None:
             build = parts if callable(parts) else lambda: parts
         self._host = host(build, self.config, clock, self._done)
-        known = self._host.known
-        self.model_id, self.spec, self._tokenizer = known.model_id, known.spec, known.tokenizer
-        self.config = replace(self.config, max_sessions=known.sessions)
+        self.models = self._host.known.offers
+        self.config = replace(self.config, max_sessions=self._host.known.sessions)
 
     # What callers see, from any thread.
 
     @property
+    def model_id(self) -> str:
+        """The name of the first model."""
+        return self.models[0].model_id
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The first model's shapes and ids."""
+        return self.models[0].spec
+
+    @property
     def voices(self) -> list[Voice]:
-        """The checkpoint's named voices."""
-        return [
-            Voice(id, id.replace("_", " ").title(), self.spec.dialects.get(id))
-            for id in self.spec.speakers
-        ]
+        """The named voices of all models; of two with the same name, that of the one listed first.
+
+        Each of `models` has its own.
+        """
+        found: dict[str, Voice] = {}
+        for voice in chain.from_iterable(model.voices for model in self.models):
+            found.setdefault(voice.id, voice)
+        return list(found.values())
 
     @property
     def languages(self) -> list[str]:
-        """The checkpoint's languages, without the dialects that come with a voice."""
-        dialects = set(self.spec.dialects.values())
-        return [name for name in self.spec.languages if name not in dialects]
+        """The first model's languages, without the dialects that come with a voice."""
+        return self.models[0].languages
 
     @property
     def defaults(self) -> Sampling:
-        """The checkpoint's own sampling defaults."""
-        return self.spec.defaults
+        """The first model's own sampling defaults."""
+        return self.models[0].defaults
 
     @property
     def ready(self) -> bool:
@@ -149,27 +162,31 @@ class Engine:
     def open(self, request: SpeechRequest | None = None) -> Session:
         """Start a session.
 
-        Raises NotFound for a voice, Unprocessable for what this checkpoint cannot do, Overloaded
-        when every slot and every place in the queue is taken, Unavailable after `close` and while
-        the loop is restarted, EngineFailure once it has failed for good.
+        Raises NotFound for a voice or a model, Unprocessable for what the checkpoint cannot do,
+        Overloaded when every slot and every place in the queue is taken, Unavailable after `close`
+        and while the loop is restarted, EngineFailure once it has failed for good.
         """
-        request = resolve(self.spec, request or SpeechRequest(), self.config.limits)
+        request = request or SpeechRequest()
+        number = choose(self.models, wish_of(request))
+        model = self.models[number]
+        request = resolve(model.spec, request, self.config.limits)
+        request = replace(request, model=model.model_id)
         if request.trim is None:
             request = replace(request, trim=self.config.trim)
-        script = Script(self.spec, request, self._tokenizer, ahead=self.config.text_lead)
+        script = Script(model.spec, request, model.tokenizer, ahead=self.config.text_lead)
         intake = Intake(
-            self._tokenizer.stream(),
+            model.tokenizer.stream(),
             request.language,
-            piece_s=self.config.piece_s or self.spec.piece_s,
+            piece_s=self.config.piece_s or model.spec.piece_s,
             most_tokens=self._most_tokens(script),
             normalize=self.config.normalize if request.normalize is None else request.normalize,
         )
         name, most_chars = f"s{next(self._names)}", self.config.limits.text_chars
         session = Session(name, request, self, intake, most_chars=most_chars)
-        sampling = request.sampling or self.defaults
+        sampling = request.sampling or model.defaults
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        turn = Turn(session, script, sampling, seed, Track(self._clock()))
-        if sampling.max_frames != self.defaults.max_frames:
+        turn = Turn(session, script, sampling, seed, Track(self._clock(), model=number))
+        if sampling.max_frames != model.defaults.max_frames:
             turn.most_in_all = sampling.max_frames
         self._admit(turn)
         return session
@@ -210,17 +227,19 @@ class Engine:
             raise
         return session
 
-    def clone(self, clip: Clip) -> Clone:
+    def clone(self, clip: Clip, model: str | None = None) -> Clone:
         """Take a voice from a clip, for `SpeechRequest.clone`; waits for it.
 
+        The `model`, by its id, is the one that is to speak with it: without, the first that can.
         Clips are encoded one at a time, beside the streams. Raises Unprocessable for a clip of
         which the checkpoint can take none, Overloaded where many wait, Unavailable after `close`.
         """
-        check_clip(self.spec, clip, self.config.limits)
+        number = choose(self.models, Wish(model=model, clone=True))
+        check_clip(self.models[number].spec, clip, self.config.limits)
         if self._closed:
             raise Unavailable("the engine is closed")
         try:
-            return self._host.clone(clip).result()
+            return self._host.clone(clip, number).result()
         except CancelledError:
             raise Unavailable("the engine was closed") from None
 

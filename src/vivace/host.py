@@ -18,15 +18,15 @@ from vivace.config import EngineConfig
 from vivace.errors import VivaceError
 from vivace.loop import Counts, Listener, Loop, Turn, Word
 from vivace.meters import Meters, Stock
-from vivace.model.spec import ModelSpec
+from vivace.roster import Offer
 from vivace.schedule.costs import Costs
 from vivace.session import Session
-from vivace.text.tokenize import Tokenizer
 from vivace.trace import Trace, TraceFile, Untraced
 from vivace.types import Clip, Clone
 
 if TYPE_CHECKING:
     from vivace.parts import Parts
+    from vivace.runtime.cloner import Cloner
 
 log = logging.getLogger("vivace")
 
@@ -36,11 +36,9 @@ OnDone = Callable[[Listener], None]
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the engine must know of the checkpoint that the loop serves."""
+    """What the engine must know of the checkpoints that the loop serves."""
 
-    model_id: str
-    spec: ModelSpec
-    tokenizer: Tokenizer
+    offers: tuple[Offer, ...]
     sessions: int  # that it has slots for
 
 
@@ -64,7 +62,18 @@ class Readings:
 
 def known_of(parts: "Parts", config: EngineConfig) -> Known:
     """What the edge gets to know of them."""
-    return Known(parts.model_id, parts.spec, parts.tokenizer, config.max_sessions)
+    return Known(offers_of(parts), config.max_sessions)
+
+
+def offers_of(parts: "Parts") -> tuple[Offer, ...]:
+    """The models, in the order of their numbers."""
+    first = Offer(parts.model_id, parts.spec, parts.tokenizer)
+    return (first, *(beside.offer for beside in parts.beside))
+
+
+def cloners_of(parts: "Parts") -> "list[Cloner | None]":
+    """What takes voices from clips, of each model that does."""
+    return [parts.cloner, *(beside.cloner for beside in parts.beside)]
 
 
 def fitted(config: EngineConfig, parts: "Parts") -> EngineConfig:
@@ -74,25 +83,32 @@ def fitted(config: EngineConfig, parts: "Parts") -> EngineConfig:
 
 def costs_of(parts: "Parts", config: EngineConfig) -> Costs:
     """What steps of these parts cost, to begin with: as timed now, corrected as learned before."""
-    file = _costs_file(parts, config)
-    return Costs(parts.costs, config.profile, {} if file is None else tables.learned(file))
+    tables_of = [parts.costs, *(beside.costs for beside in parts.beside)]
+    files = [_costs_file(parts.device, offer, config) for offer in offers_of(parts)]
+    before = [{} if file is None else tables.learned(file) for file in files]
+    costs = Costs(tables_of[0], config.profile, before[0])
+    for model, (table, learned) in enumerate(zip(tables_of[1:], before[1:], strict=True), 1):
+        costs.add(model, table, learned)
+    return costs
 
 
 def keep_costs(parts: "Parts", config: EngineConfig, costs: Costs) -> None:
     """Write them down for the next start, if they are to be kept."""
-    if (file := _costs_file(parts, config)) is None:
-        return
-    try:
-        about = {"device": parts.device, "model": parts.model_id, "learned": costs.learned()}
-        tables.write(file, parts.costs, **about)
-    except OSError as error:
-        log.warning("the costs are not kept: %s", error)
+    for model, offer in enumerate(offers_of(parts)):
+        if (file := _costs_file(parts.device, offer, config)) is None:
+            return
+        try:
+            learned = costs.learned(model)
+            about = {"device": parts.device, "model": offer.model_id, "learned": learned}
+            tables.write(file, costs.tokens[model].table, **about)
+        except OSError as error:
+            log.warning("the costs are not kept: %s", error)
 
 
-def _costs_file(parts: "Parts", config: EngineConfig) -> Path | None:
+def _costs_file(device: str, offer: Offer, config: EngineConfig) -> Path | None:
     if config.costs_dir is None:
         return None
-    name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{parts.device} {parts.model_id}").strip("-")
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{device} {offer.model_id}").strip("-")
     return config.costs_dir / f"{name}.json"
 
 
@@ -158,8 +174,8 @@ class LoopHost(Protocol):
         """Pass on that a reader has made room."""
         ...
 
-    def clone(self, clip: Clip) -> "Future[Clone]":
-        """Take a voice from a clip, checked, where the loop runs and beside it.
+    def clone(self, clip: Clip, model: int) -> "Future[Clone]":
+        """Take a voice from a clip, checked, for a model that can; where the loop runs, beside it.
 
         Raises Overloaded where many wait.
         """
@@ -194,7 +210,7 @@ class LoopThread:
         self.lost: VivaceError | None = None
         parts = build()
         config = fitted(config, parts)
-        self.known, self._cloner = known_of(parts, config), parts.cloner
+        self.known, self._cloners = known_of(parts, config), cloners_of(parts)
         self._costs = costs_of(parts, config)
         self._keep = partial(keep_costs, parts, config, self._costs)
         self._loop = Loop(parts.runner, config, clock, on_done, self._costs, trace=trace_of(config))
@@ -234,15 +250,16 @@ class LoopThread:
         """Let a paused session go on; how much was taken the loop sees for itself."""
         self._loop.wake()
 
-    def clone(self, clip: Clip) -> "Future[Clone]":
+    def clone(self, clip: Clip, model: int) -> "Future[Clone]":
         """Take a voice from a clip."""
-        assert self._cloner is not None
-        return self._cloner.submit(clip)
+        cloner = self._cloners[model]
+        assert cloner is not None
+        return cloner.submit(clip)
 
     def close(self) -> None:
         """Stop the loop and wait for its end."""
-        if self._cloner is not None:
-            self._cloner.close()
+        for cloner in filter(None, self._cloners):
+            cloner.close()
         self._loop.stopping = True
         self._loop.wake()
         self._thread.join()

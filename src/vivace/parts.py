@@ -1,9 +1,10 @@
-"""From a checkpoint's name to the parts of an engine, on a device and warm."""
+"""From checkpoints' names to the parts of an engine, on a device and warm."""
 
 import gc
 import logging
 import os
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from vivace.checkpoint import Model, load
+from vivace.checkpoint import Model, load, look, unfilled, unfilled_codec
 from vivace.checkpoint.embedded import embedded
 from vivace.checkpoint.locate import locate
 from vivace.config import EngineConfig, Profile
@@ -21,8 +22,11 @@ from vivace.model.codec import Codec
 from vivace.model.fused import use_kernels
 from vivace.model.quant import quantize, rounds
 from vivace.model.spec import ModelSpec
+from vivace.roster import Models, Offer, several
 from vivace.runtime.cloner import Cloner
-from vivace.runtime.memory import plan_memory
+from vivace.runtime.crew import Crew
+from vivace.runtime.lanes import finished
+from vivace.runtime.memory import Load, Memory, plan_memory, weigh, weight_of
 from vivace.runtime.passes import FrameShape, any_frame
 from vivace.runtime.runner import Runner
 from vivace.runtime.sizes import Sizes, upto
@@ -39,8 +43,20 @@ log = logging.getLogger("vivace")
 
 
 @dataclass(frozen=True, slots=True)
+class Beside:
+    """A further model of an engine, what its steps take, and its cloner if it is a base one."""
+
+    offer: Offer
+    costs: CostTable = FREE
+    cloner: Cloner | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
-    """What an engine is made of, loaded; tests put fakes in their places."""
+    """What an engine is made of, loaded; tests put fakes in their places.
+
+    The first model, and those `beside` it.
+    """
 
     model_id: str
     spec: ModelSpec
@@ -50,29 +66,72 @@ class Parts:
     costs: CostTable = FREE
     device: str = "none"
     cloner: Cloner | None = None  # of a base checkpoint
+    beside: tuple[Beside, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A checkpoint that has been found and looked at, but not loaded."""
+
+    path: Path
+    offer: Offer
 
 
 def load_parts(
-    model: str | Path | None, config: EngineConfig, *, revision: str | None, offline: bool
+    model: Models, config: EngineConfig, *, revision: str | None, offline: bool
 ) -> Parts:
-    """Find, read and warm up a checkpoint; None is the embedded one.
+    """Find, read and warm up a checkpoint, or several; None is the embedded one.
 
     Raises CheckpointError that says what to do.
     """
     started = time.monotonic()
-    path = embedded() if model is None else locate(str(model), revision=revision, offline=offline)
-    device, tokenizer = _device(config.device), Tokenizer.from_dir(path)
+    sources = [_find(name, revision, offline) for name in several(model)]
+    _check_alike(sources)
+    device = _device(config.device)
     try:
-        (runner, cloner), costs = _start(path, device, tokenizer, config)
+        crew, cloners, costs = _start(sources, device, config)
     except torch.cuda.OutOfMemoryError as error:
         raise CheckpointError(
             f"{device} ran out of memory at start; lower --max-sessions (now "
             f"{config.max_sessions}), session_context or prefix_mb, or end other programs on it"
         ) from error
-    name = "vivace-embedded" if model is None else str(model)
-    log.info("%s is ready on %s after %.1f s", name, device, time.monotonic() - started)
-    label = _label(device, runner, config.quantize)
-    return Parts(name, runner.spec, tokenizer, runner, runner.state.slots, costs, label, cloner)
+    offers = [source.offer for source in sources]
+    names = ", ".join(offer.model_id for offer in offers)
+    log.info("%s: ready on %s after %.1f s", names, device, time.monotonic() - started)
+    first, label = offers[0], _label(device, crew.first, config.quantize)
+    return Parts(
+        first.model_id,
+        first.spec,
+        first.tokenizer,
+        crew,
+        crew.slots,
+        costs[0],
+        label,
+        cloners[0],
+        tuple(map(Beside, offers[1:], costs[1:], cloners[1:])),
+    )
+
+
+def _find(name: str | Path | None, revision: str | None, offline: bool) -> Source:
+    """Where it lies and what it is, after a look at the headers of all its tensors."""
+    path = embedded() if name is None else locate(str(name), revision=revision, offline=offline)
+    id = "vivace-embedded" if name is None else str(name)
+    return Source(path, Offer(id, look(path), Tokenizer.from_dir(path)))
+
+
+def _check_alike(sources: Sequence[Source]) -> None:
+    """All models speak through one codec; the same one is not listed twice."""
+    first, *others = sources
+    for i, source in enumerate(others, 1):
+        if source.path.resolve() in [before.path.resolve() for before in sources[:i]]:
+            raise CheckpointError(f"{source.offer.model_id} is listed twice", code="listed_twice")
+    for source in others:
+        if source.offer.spec.prints.codec != first.offer.spec.prints.codec:
+            raise CheckpointError(
+                f"{source.offer.model_id} and {first.offer.model_id} have different speech "
+                "tokenizers, and models of one engine share it: serve one of them elsewhere",
+                code="other_codec",
+            )
 
 
 def _label(device: torch.device, runner: Runner, quantize: str) -> str:
@@ -86,21 +145,21 @@ def _label(device: torch.device, runner: Runner, quantize: str) -> str:
 
 
 def _start(
-    path: Path, device: torch.device, tokenizer: Tokenizer, config: EngineConfig
-) -> tuple[tuple[Runner, Cloner | None], CostTable]:
-    """A warm runner and cloner; one without our kernels where a size of them does not compile."""
+    sources: Sequence[Source], device: torch.device, config: EngineConfig
+) -> tuple[Crew, list[Cloner | None], list[CostTable]]:
+    """Warm runners and cloners; without our kernels where a size of them does not compile."""
     try:
-        runner, cloner = _runner(path, device, config)
-        if cloner is not None:
+        crew, cloners = _crew(sources, device, config)
+        for cloner in filter(None, cloners):
             cloner.warm_up()
-        return (runner, cloner), _warm_up(runner, tokenizer, config)
+        return crew, cloners, _warm_up(crew, sources, config)
     except (CheckpointError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:
         if device.type != "cuda" or not config.kernels:
             raise
         log.warning("no kernels of ours, so steps are slower: %s", _cause(error))
-    return _start(path, device, tokenizer, replace(config, kernels=False))
+    return _start(sources, device, replace(config, kernels=False))
 
 
 def _cause(error: Exception) -> str:
@@ -108,29 +167,71 @@ def _cause(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
 
 
-def _runner(path: Path, device: torch.device, config: EngineConfig) -> tuple[Runner, Cloner | None]:
-    """Load the weights, and make room for sessions beside them."""
-    tokens = ThreadPoolExecutor(1, "vivace-tokens")
+def _crew(
+    sources: Sequence[Source], device: torch.device, config: EngineConfig
+) -> tuple[Crew, list[Cloner | None]]:
+    """Make sure that all of it fits, then load the weights, and make room for sessions beside."""
     dtype = _dtype(config.dtype, device)
     rounded = rounds(config.quantize, device, dtype)
-    parts = tokens.submit(load, path, device, dtype).result()
-    if rounded:
-        tokens.submit(quantize, parts.talker, parts.predictor).result()
-    threads = _threads(config.threads, parts.spec)
+    memory = _memory(sources, device, dtype, config)
+    tokens = ThreadPoolExecutor(1, "vivace-tokens")
+    threads = max(_threads(config.threads, source.offer.spec) for source in sources)
     tokens.submit(torch.set_num_threads, max(1, threads - threads // 2)).result()
-    card = device.type == "cuda"
-    free = torch.cuda.mem_get_info(device)[0] if card else None
-    memory = plan_memory(config, parts.spec, parts.codec.shapes, dtype.itemsize, free)
+    runners: list[Runner] = []
+    cloners: list[Cloner | None] = []
+    for source in sources:
+        codec = runners[0].codec if runners else None
+        parts = tokens.submit(load, source.path, device, dtype, codec).result()
+        if rounded:
+            tokens.submit(quantize, parts.talker, parts.predictor).result()
+        # The codec's lane has the threads that the talkers' has not.
+        runners.append(
+            _runner(parts, memory, config, runners, threads=max(1, threads // 2), thread=tokens)
+        )
+        cloners.append(_cloner(parts))
+    return Crew(runners), cloners
+
+
+def _cloner(parts: Model) -> Cloner | None:
+    return None if parts.encoders is None else Cloner(parts.encoders.speaker, parts.encoders.codec)
+
+
+def _memory(
+    sources: Sequence[Source], device: torch.device, dtype: torch.dtype, config: EngineConfig
+) -> Memory:
+    """What it will take, from the shapes alone; said, and compared with what is free."""
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+    loads = [
+        Load(offer.model_id, offer.spec, weigh(*unfilled(offer.spec, "meta", dtype)))
+        for offer in (source.offer for source in sources)
+    ]
+    codec = unfilled_codec(sources[0].offer.spec, "meta")
+    size = weight_of(codec)
+    if device.type == "cuda" and config.kernels:
+        size += size // 2  # packed in half precision, beside
+    memory = plan_memory(config, loads, size, codec.shapes, dtype.itemsize, free)
     log.info("%s", memory)
     if memory.sessions < config.max_sessions:
         log.warning("%s holds %d of %d sessions", device, memory.sessions, config.max_sessions)
+    return memory
+
+
+def _runner(
+    parts: Model,
+    memory: Memory,
+    config: EngineConfig,
+    beside: Sequence[Runner],
+    *,
+    threads: int,
+    thread: ThreadPoolExecutor,
+) -> Runner:
+    """One model's, with the slots of them all."""
+    card = parts.codec.codebooks.device.type == "cuda"
     sizes = _sizes(config.profile, memory.sessions, card)
-    fused, sound = (
-        _kernels(parts, memory.sessions, sizes) if card and config.kernels else (False, None)
-    )
-    encoders = parts.encoders
-    cloner = None if encoders is None else Cloner(encoders.speaker, encoders.codec)
-    runner = Runner(
+    fused, sound = False, None
+    if card and config.kernels:
+        fused, sound = _kernels(parts, memory.sessions, sizes, codec=not beside)
+    return Runner(
         parts.spec,
         parts.talker,
         parts.predictor,
@@ -143,18 +244,21 @@ def _runner(path: Path, device: torch.device, config: EngineConfig) -> tuple[Run
         sound=sound,
         graphs=config.graphs,
         prefix_bytes=config.prefix_mb << 20,
-        threads=max(1, threads // 2),  # of the codec's lane; the talker has the others
-        thread=tokens,
+        threads=threads,
+        thread=thread,
+        beside=beside,
     )
-    return runner, cloner
 
 
-def _kernels(parts: Model, slots: int, sizes: Sizes) -> tuple[bool, Sound | None]:
-    """Put the modules on their kernels where those work: is the talker, and the codec if it is."""
+def _kernels(parts: Model, slots: int, sizes: Sizes, *, codec: bool) -> tuple[bool, Sound | None]:
+    """Put the modules on their kernels where those work: is the talker, and the codec if it is.
+
+    The `codec` only once, with the first model.
+    """
     device = parts.codec.codebooks.device
     with ThreadPoolExecutor(2, initializer=torch.cuda.set_device, initargs=(device,)) as pool:
         fused = pool.submit(use_kernels, parts.talker, parts.predictor)
-        sound = pool.submit(_sound, parts.codec, slots + 1, sizes)
+        sound = pool.submit(_sound, parts.codec, slots + 1, sizes) if codec else finished(None)
         return fused.result(), sound.result()  # two at a time, as compiling takes longest
 
 
@@ -198,12 +302,14 @@ def _sizes(p: Profile, sessions: int, card: bool) -> Sizes:
     )
 
 
-def _warm_up(runner: Runner, tokenizer: Tokenizer, config: EngineConfig) -> CostTable:
+def _warm_up(crew: Crew, sources: Sequence[Source], config: EngineConfig) -> list[CostTable]:
     """Run everything once, so that the first request waits for no set-up."""
-    card, p = runner.device.type == "cuda", config.profile
-    costs = runner.warm_up(runner.sizes or _sizes(p, runner.state.slots, card))
+    card, p = crew.first.device.type == "cuda", config.profile
+    sizes = crew.first.sizes or _sizes(p, crew.slots, card)
+    costs = [runner.warm_up(sizes) for runner in crew.runners]
     if card:
-        _lay_voices(runner, tokenizer, p.prefill_rows)
+        for runner, source in zip(crew.runners, sources, strict=True):
+            _lay_voices(runner, source.offer.tokenizer, p.prefill_rows)
         torch.cuda.empty_cache()
         gc.collect()
         gc.freeze()  # what lives now lives as long as the process; collections need not look at it

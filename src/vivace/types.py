@@ -127,7 +127,9 @@ class SpeechRequest:
     None takes the checkpoint's own defaults. `guards` off lets speech run away: no cap that goes
     with the length of the text, no look at silence and loops, no second draw (parity runs).
     `patient` says that nobody listens yet: it waits for room as long as it takes, where a live one
-    is sent away, and up to 10 s of its sound are kept back, so that it can be drawn again.
+    is sent away, and up to 10 s of its sound are kept back, so that it can be drawn again. `model`
+    is the id of one of the engine's checkpoints; None leaves it to the voice, the clone and the
+    instructions.
     """
 
     voice: str | None = None
@@ -140,6 +142,7 @@ class SpeechRequest:
     trim: bool | None = None
     normalize: bool | None = None
     patient: bool = False
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

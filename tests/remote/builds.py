@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 
 def parts(runner: FakeRunner) -> "Parts":
     known = {"model_id": "counted", "spec": SPEC, "tokenizer": Bytes()}
-    return SimpleNamespace(sessions=None, **known, runner=runner, costs=FREE, cloner=None)  # type: ignore[return-value]
+    return SimpleNamespace(
+        sessions=None,
+        **known,
+        runner=runner,
+        costs=FREE,
+        device="none",
+        cloner=None,
+        beside=(),
+    )  # type: ignore[return-value]
 
 
 def by_seed() -> "Parts":

@@ -103,7 +103,7 @@ def test_readings_come_out_as_they_went_in() -> None:
         Cancel("s1", 12.5),
         Taken("s1", 2**31),
         Stop(),
-        Open("s1", SpeechRequest(voice="ryan"), Sampling(seed=None), 2**63 - 1, 0.5, 12.0),
+        Open("s1", SpeechRequest(voice="ryan"), Sampling(seed=None), 2**63 - 1, 0.5, 12.0, 3),
     ],
 )
 def test_words_come_out_as_they_went_in(word: object) -> None:

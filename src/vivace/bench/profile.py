@@ -17,6 +17,7 @@ from vivace.bench.stages import bytes_moved, frame_parts, seat, weights
 from vivace.config import EngineConfig
 from vivace.errors import InvalidRequest
 from vivace.parts import load_parts
+from vivace.runtime.crew import Crew
 from vivace.runtime.lanes import StreamLane, name_of
 from vivace.runtime.runner import Runner
 from vivace.types import Row
@@ -41,8 +42,9 @@ def profile(
     began_s = time.perf_counter()
     parts = load_parts(model, config, revision=None, offline=False)
     ready_s = time.perf_counter() - began_s
-    runner = parts.runner
-    assert isinstance(runner, Runner)
+    crew = parts.runner
+    assert isinstance(crew, Crew)
+    runner = crew.first
     note(f"ready after {ready_s:.1f} s")
     return {
         "model": parts.model_id,

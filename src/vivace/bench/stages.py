@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from vivace.bench.machine import command, commit, hardware, versions
 from vivace.config import EngineConfig
 from vivace.parts import load_parts
+from vivace.runtime.crew import Crew
 from vivace.runtime.decoder import SoundShape
 from vivace.runtime.lanes import Pass, send
 from vivace.runtime.memory import position_bytes
@@ -51,8 +52,9 @@ def time_stages(
     began = time.perf_counter()
     parts = load_parts(model, config, revision=None, offline=False)
     ready_s = time.perf_counter() - began
-    runner = parts.runner
-    assert isinstance(runner, Runner)
+    crew = parts.runner
+    assert isinstance(crew, Crew)
+    runner = crew.first
     ceilings = _Ceilings(runner.device)
     note(f"ready after {ready_s:.1f} s; copy {ceilings.bytes_s / 1e9:.1f} GB/s")
     rows = []

@@ -37,25 +37,54 @@ class Model:
     encoders: Encoders | None = None
 
 
-def load(path: Path, device: torch.device | str, dtype: torch.dtype) -> Model:
+def load(
+    path: Path, device: torch.device | str, dtype: torch.dtype, codec: Codec | None = None
+) -> Model:
     """Load the checkpoint in the folder `path`.
 
     The talker and the predictor run in `dtype`; the codec stays in fp32, which its sound needs, and
-    so do the encoders, whose codes are choices that rounding would flip.
-    Raises CheckpointError that says what to do.
+    so do the encoders, whose codes are choices that rounding would flip. `codec` is one that is
+    loaded already, of the same weights. Raises CheckpointError that says what to do.
     """
-    spec = replace(read_spec(path), prints=prints_of(path))
+    spec = look(path)
     weights, codec_weights = Weights(path), Weights(path / CODEC_FOLDER)
-    with torch.device(device), Unfilled():
-        codec, encoders = Codec(spec.codec), _encoders(spec)
-        with _default_dtype(dtype):
-            talker, predictor = Talker(spec), Predictor(spec)
+    talker, predictor, encoders = unfilled(spec, device, dtype)
     heard, spoken = ((encoders.speaker,), (encoders.codec,)) if encoders else ((), ())
     weights.load(talker, predictor, *heard)
-    codec_weights.load(codec, *spoken)
+    codec_weights.load(*spoken)
+    if codec is None:
+        codec = unfilled_codec(spec, device)
+        codec_weights.load(codec)
     for module in (talker, predictor, codec, *heard, *spoken):
         module.eval().requires_grad_(False)
     return Model(spec, talker, predictor, codec, encoders)
+
+
+def look(path: Path) -> ModelSpec:
+    """What is in the folder, by its config files and the headers of all its tensors.
+
+    Raises CheckpointError as `load` does, for all but tensors of another shape.
+    """
+    spec = read_spec(path)
+    for folder in (path, path / CODEC_FOLDER):
+        Weights(folder)
+    return replace(spec, prints=prints_of(path))
+
+
+def unfilled(
+    spec: ModelSpec, device: torch.device | str, dtype: torch.dtype
+) -> tuple[Talker, Predictor, Encoders | None]:
+    """All but the codec, without weights; on "meta" they only know how large they are."""
+    with torch.device(device), Unfilled():
+        encoders = _encoders(spec)
+        with _default_dtype(dtype):
+            return Talker(spec), Predictor(spec), encoders
+
+
+def unfilled_codec(spec: ModelSpec, device: torch.device | str) -> Codec:
+    """The codec without weights."""
+    with torch.device(device), Unfilled():
+        return Codec(spec.codec)
 
 
 def _encoders(spec: ModelSpec) -> Encoders | None:

@@ -17,7 +17,7 @@ _ENCODERS: Final = {".": "speaker_encoder.", CODEC_FOLDER: "encoder."}
 
 def prints_of(path: Path) -> Prints:
     """The prints of the checkpoint in a folder, which must have been found to be one."""
-    whole, encoder = hashlib.sha256(), hashlib.sha256()
+    whole, encoder, codec = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
     for name in _CONFIGS:
         file = path / name
         whole.update(file.read_bytes() if file.exists() else b"")
@@ -26,7 +26,9 @@ def prints_of(path: Path) -> Prints:
             whole.update(sample)
             if name.startswith(encoders):
                 encoder.update(sample)
-    return Prints(whole.hexdigest(), encoder.hexdigest())
+            if folder == CODEC_FOLDER and name.startswith("decoder."):
+                codec.update(sample)
+    return Prints(whole.hexdigest(), encoder.hexdigest(), codec.hexdigest())
 
 
 def _tensors(folder: Path) -> Iterator[tuple[str, bytes]]:

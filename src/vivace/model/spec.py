@@ -119,13 +119,16 @@ class CodecSpec:
 
 @dataclass(frozen=True, slots=True)
 class Prints:
-    """Hashes that tell weights apart: of all of them, and of those that take a voice from a clip.
+    """Hashes that tell weights apart.
+
+    Of all of them, of those that take a voice from a clip, and of those that make codes sound.
 
     Empty for a checkpoint that has not been loaded.
     """
 
     model: str = ""
     encoder: str = ""
+    codec: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,12 @@ from vivace.config import EngineConfig
 from vivace.errors import EngineFailure, VivaceError
 from vivace.host import (
     Build,
+    cloners_of,
     costs_of,
     fitted,
     keep_costs,
     known_of,
+    offers_of,
     pulse_of,
     readings_of,
     trace_of,
@@ -51,6 +53,7 @@ from vivace.remote.messages import (
     decode_to_loop,
     encode,
 )
+from vivace.roster import Offer
 from vivace.schedule.track import Track
 from vivace.text.prompt import Script
 from vivace.types import Chunk, Clone, Done, SpeechRequest
@@ -126,8 +129,8 @@ class Listener:
 class Encoder:
     """Texts of a prompt's head to ids, each once: the loop must not wait for the same twice."""
 
-    def __init__(self, parts: "Parts") -> None:
-        self.encode = lru_cache(ENCODINGS)(parts.tokenizer.encode)
+    def __init__(self, offer: Offer) -> None:
+        self.spec, self.encode = offer.spec, lru_cache(ENCODINGS)(offer.tokenizer.encode)
 
 
 class FarLoop(loop.Loop):
@@ -138,10 +141,11 @@ class FarLoop(loop.Loop):
     ) -> None:
         costs, trace = costs_of(parts, config), trace_of(config)
         super().__init__(parts.runner, config, clock, self._forget, costs, trace=trace)
-        self._spec, self._encoder, self._link = parts.spec, Encoder(parts), link
+        self._encoders = [Encoder(offer) for offer in offers_of(parts)]
+        self._link = link
         self._listeners: dict[str, Listener] = {}
         self._events: deque[Sound | Ended] = deque()
-        self._cloner = parts.cloner
+        self._cloners = cloners_of(parts)
         self._voices: deque[Encoded] = deque()  # from the cloner's thread
         self._sent = pulse_of(self)
         self._read_s = 0.0  # when the readings were last told
@@ -152,9 +156,10 @@ class FarLoop(loop.Loop):
         ears.start()
         super().run()
         self._flush()
-        if self._cloner is not None and self.broken is None:
-            self._cloner.close()
-        if self.broken is not None:
+        if self.broken is None:
+            for cloner in filter(None, self._cloners):
+                cloner.close()
+        else:
             self._link.send(Failed(self.broken))
         ears.join()  # the edge answers with Stop; until then the link cannot be closed
 
@@ -218,8 +223,9 @@ class FarLoop(loop.Loop):
         request, outlet = word.request, Outlet(word.id, self._events)
         listener = Listener(word.id, request, outlet)
         self._listeners[word.id] = listener
-        script = Script(self._spec, request, self._encoder)
-        track = Track(word.arrived_s)
+        encoder = self._encoders[word.model]
+        script = Script(encoder.spec, request, encoder)
+        track = Track(word.arrived_s, model=word.model)
         turn = loop.Turn(listener, script, word.sampling, word.seed, track, word.most_in_all)
         self.tell(turn)
 
@@ -229,9 +235,10 @@ class FarLoop(loop.Loop):
         def done(future: "Future[Clone]") -> None:
             self._answer(word.id, future)
 
-        assert self._cloner is not None
+        cloner = self._cloners[word.model]
+        assert cloner is not None
         try:
-            self._cloner.submit(word.clip).add_done_callback(done)
+            cloner.submit(word.clip).add_done_callback(done)
         except VivaceError as error:
             self._put(Encoded(word.id, None, error))
 

@@ -24,6 +24,7 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag=True):
     seed: int
     arrived_s: float
     most_in_all: float
+    model: int = 0
 
 
 class More(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -54,6 +55,7 @@ class Encode(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
     id: int
     clip: Clip
+    model: int = 0
 
 
 class Stop(msgspec.Struct, frozen=True, array_like=True, tag=True):

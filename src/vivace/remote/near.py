@@ -179,8 +179,17 @@ class LoopProcess:
     def _open(self, turn: loop.Turn) -> None:
         session = turn.session
         assert isinstance(session, Session)
-        arrived_s, most = turn.track.arrived_s, turn.most_in_all
-        word = encode(Open(session.id, session.request, turn.sampling, turn.seed, arrived_s, most))
+        word = encode(
+            Open(
+                session.id,
+                session.request,
+                turn.sampling,
+                turn.seed,
+                turn.track.arrived_s,
+                turn.most_in_all,
+                turn.track.model,
+            )
+        )
         with self._lock:
             if self._lost:
                 raise Unavailable("the engine's process has ended")
@@ -194,10 +203,10 @@ class LoopProcess:
             line.told = frames
             self._send(Taken(session.id, frames))
 
-    def clone(self, clip: Clip) -> "Future[Clone]":
+    def clone(self, clip: Clip, model: int) -> "Future[Clone]":
         """Take a voice from a clip. Raises Unavailable if the loop runs no more."""
         number, future = next(self._numbers), Future[Clone]()
-        word = encode(Encode(number, clip))
+        word = encode(Encode(number, clip, model))
         with self._lock:
             if self._lost:
                 raise Unavailable("the engine's process has ended")

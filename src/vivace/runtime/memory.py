@@ -1,8 +1,12 @@
-"""How many sessions a device holds, and how many pages they share."""
+"""What all of it takes on a device, and how many sessions that leaves room for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from torch import nn
+
+from vivace.checkpoint import Encoders
 from vivace.config import EngineConfig
 from vivace.errors import CheckpointError
 from vivace.model.spec import ModelSpec
@@ -10,21 +14,53 @@ from vivace.runtime.state import PAGE, RING
 
 GB = 1e9
 SPARE = 2 << 30  # for graphs, workspaces and what other programs take after us
+GRAPHS = 512 << 20  # for those of each further model
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One checkpoint that is to be in memory, and the bytes of its weights there."""
+
+    name: str
+    spec: ModelSpec
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a runner takes on its device, beside the weights."""
+    """What an engine takes on its device: how many bytes for what, in the order of its table."""
 
     sessions: int
     pages: int
-    bytes: int
+    parts: tuple[tuple[str, int], ...]
+    free: int | None = None  # bytes, before anything is loaded
+
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return sum(size for _, size in self.parts)
+
+    @property
+    def positions(self) -> int:
+        """That all sessions have between them, in each pool."""
+        return self.pages * PAGE
 
     def __str__(self) -> str:
-        return (
-            f"{self.sessions} sessions, {self.pages * PAGE} positions between them, "
-            f"{self.bytes / GB:.1f} GB beside the weights"
-        )
+        free = "" if self.free is None else f" of {self.free / GB:.2f} GB that are free"
+        rows = [f"{size / GB:8.2f} GB  {what}" for what, size in self.parts]
+        head = f"memory for {self.sessions} sessions, {self.positions} positions between them"
+        return "\n".join([head, *rows, f"{self.bytes / GB:8.2f} GB  in all{free}"])
+
+
+def weigh(talker: nn.Module, predictor: nn.Module, encoders: Encoders | None = None) -> int:
+    """Bytes of a model's weights and tables; modules on "meta" will do."""
+    heard = () if encoders is None else (encoders.speaker, encoders.codec)
+    return sum(map(weight_of, (talker, predictor, *heard)))
+
+
+def weight_of(module: nn.Module) -> int:
+    """Bytes of one module's."""
+    return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
 
 
 def position_bytes(spec: ModelSpec, itemsize: int) -> int:
@@ -33,35 +69,60 @@ def position_bytes(spec: ModelSpec, itemsize: int) -> int:
     return 2 * s.layers * s.kv_heads * s.head_dim * itemsize
 
 
-def session_bytes(spec: ModelSpec, sound: tuple[tuple[int, ...], ...], itemsize: int) -> int:
-    """One slot's state; `sound` are the shapes of the codec's, in fp32."""
-    talker = spec.talker.hidden * itemsize + spec.talker.vocab + 8 * RING * spec.codebooks
-    return talker + 4 * sum(map(prod, sound))
+def slot_bytes(spec: ModelSpec, itemsize: int) -> int:
+    """One slot's state, as one model needs it."""
+    return spec.talker.hidden * itemsize + spec.talker.vocab
+
+
+def sound_bytes(spec: ModelSpec, sound: Sequence[tuple[int, ...]]) -> int:
+    """One slot's ring and codec state; `sound` are the shapes of that, in fp32."""
+    return 8 * RING * spec.codebooks + 4 * sum(map(prod, sound))
+
+
+def pools(loads: Sequence[Load]) -> list[Load]:
+    """One of each shape of keys and values: models whose are alike have one pool of pages."""
+    shapes = {
+        (s.layers, s.kv_heads, s.head_dim): load
+        for load in reversed(loads)
+        for s in (load.spec.talker,)
+    }
+    return list(shapes.values())
 
 
 def plan_memory(
     config: EngineConfig,
-    spec: ModelSpec,
-    sound: tuple[tuple[int, ...], ...],
+    loads: Sequence[Load],
+    codec: int,
+    sound: Sequence[tuple[int, ...]],
     itemsize: int,
     free: int | None,
 ) -> Memory:
     """As many of the sessions as fit into `free` bytes; None is no limit.
 
-    Raises CheckpointError if not even one of the longest fits.
+    `codec` are the bytes of its weights. Raises CheckpointError with the whole table if not even
+    one session of the longest fits.
     """
 
     def memory(sessions: int) -> Memory:
         pages = -(-max(sessions * config.session_context, config.max_context) // PAGE)
-        kept = pages * PAGE * position_bytes(spec, itemsize) + (config.prefix_mb << 20)
-        return Memory(sessions, pages, kept + sessions * session_bytes(spec, sound, itemsize))
+        positions = sum(position_bytes(load.spec, itemsize) for load in pools(loads))
+        slots = sum(slot_bytes(load.spec, itemsize) for load in loads)
+        parts = [(f"weights of {load.name}", load.bytes) for load in loads]
+        parts += [
+            ("the codec's weights", codec),
+            ("keys and values", pages * PAGE * positions),
+            ("keys and values of what stands before texts", len(loads) * config.prefix_mb << 20),
+            ("sessions' states", sessions * (slots + sound_bytes(loads[0].spec, sound))),
+            ("graphs, workspaces and to spare", SPARE + (len(loads) - 1) * GRAPHS if free else 0),
+        ]
+        return Memory(sessions, pages, tuple(parts), free)
 
     for sessions in range(config.max_sessions, 0, -1):
         fitting = memory(sessions)
-        if free is None or fitting.bytes + SPARE <= free:
+        if free is None or fitting.bytes <= free:
             return fitting
     raise CheckpointError(
-        f"one session of {config.max_context} positions takes {memory(1).bytes / GB:.1f} GB and "
-        f"{SPARE / GB:.1f} GB to spare; {(free or 0) / GB:.1f} GB of the device are free: "
-        "lower max_context or prefix_mb, or take a smaller checkpoint"
+        f"not even one session fits, {memory(1)}. Lower max_context or prefix_mb, or take fewer or "
+        "smaller checkpoints",
+        code="memory",
     )

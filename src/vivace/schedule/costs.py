@@ -69,6 +69,7 @@ class TokenCosts:
     """What token steps of one model take, with a running correction for each kind."""
 
     def __init__(self, table: CostTable, profile: Profile, learned: Mapping[str, float]) -> None:
+        self.table = table
         self.off = {kind: learned.get(kind, 1.0) for kind in ("frame", "prefill")}
         self._rows = profile.frame_rows
         self._prompt = at(table.prefill, profile.prompt_rows)
@@ -100,7 +101,7 @@ class Costs:
         self, table: CostTable, profile: Profile, learned: Mapping[str, float] | None = None
     ) -> None:
         learned = learned or {}
-        self.table, self.profile = table, profile
+        self.profile = profile
         self.tokens = {0: TokenCosts(table, profile, learned)}
         self.used: tuple[int, ...] = (0,)
         self.off = {"voice": learned.get("voice", 1.0)}
