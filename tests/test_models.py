@@ -138,7 +138,7 @@ def test_another_speech_tokenizer_is_refused_by_name(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
     write_synthetic(tmp_path / "other", seed=1)
-    with pytest.raises(CheckpointError, match="other and .* have different speech tokenizers"):
+    with pytest.raises(CheckpointError, match=r"other and .* have different speech tokenizers"):
         Engine([folders["base"], tmp_path / "other"], config=CONFIG)
     with pytest.raises(CheckpointError, match="listed twice"):
         Engine([folders["base"], folders["base"]], config=CONFIG)
