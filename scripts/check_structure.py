@@ -9,7 +9,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 BASE = {"errors", "types", "config"}
-ENGINE = {"engine", "session", "loop", "host", "remote", "parts", "resolve", "trace", "watch"}
+ENGINE = {"engine", "session", "loop", "host", "remote", "parts", "resolve", "roster"} | {
+    "trace",
+    "watch",
+}
 PARTS = {"logs", "meters", "schedule", "runtime", "model", "text", "checkpoint", "tables", "audio"}
 # What each part of the package may import; itself is understood. The schedule stands alone, so
 # that it also runs as a simulator; the edge sees the model only through the engine.

@@ -26,7 +26,7 @@ from vivace.roster import Models, Offer, several
 from vivace.runtime.cloner import Cloner
 from vivace.runtime.crew import Crew
 from vivace.runtime.lanes import finished
-from vivace.runtime.memory import Load, Memory, plan_memory, weigh, weight_of
+from vivace.runtime.memory import Load, Memory, plan_memory, weigh
 from vivace.runtime.passes import FrameShape, any_frame
 from vivace.runtime.runner import Runner
 from vivace.runtime.sizes import Sizes, upto
@@ -202,11 +202,11 @@ def _memory(
     """What it will take, from the shapes alone; said, and compared with what is free."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     loads = [
-        Load(offer.model_id, offer.spec, weigh(*unfilled(offer.spec, "meta", dtype)))
+        Load(offer.model_id, offer.spec, _weight(offer.spec, dtype))
         for offer in (source.offer for source in sources)
     ]
     codec = unfilled_codec(sources[0].offer.spec, "meta")
-    size = weight_of(codec)
+    size = weigh(codec)
     if device.type == "cuda" and config.kernels:
         size += size // 2  # packed in half precision, beside
     memory = plan_memory(config, loads, size, codec.shapes, dtype.itemsize, free)
@@ -214,6 +214,12 @@ def _memory(
     if memory.sessions < config.max_sessions:
         log.warning("%s holds %d of %d sessions", device, memory.sessions, config.max_sessions)
     return memory
+
+
+def _weight(spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Bytes of a checkpoint's weights in memory, without the codec's."""
+    talker, predictor, encoders = unfilled(spec, "meta", dtype)
+    return weigh(talker, predictor, *(encoders.both if encoders else ()))
 
 
 def _runner(

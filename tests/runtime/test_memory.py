@@ -29,7 +29,6 @@ from vivace.runtime.memory import (
     slot_bytes,
     sound_bytes,
     weigh,
-    weight_of,
 )
 
 SOUND = ((4, 8), (16,))
@@ -93,21 +92,21 @@ def test_two_large_checkpoints_fit_a_card_of_24_gb(
     loads = []
     for kind in ("custom_voice", "voice_design"):
         spec = published(tmp_path / kind, "1.7b", kind)
-        bytes_ = weigh(*unfilled(spec, "meta", torch.bfloat16))
+        bytes_ = weigh(*unfilled(spec, "meta", torch.bfloat16)[:2])
         assert bytes_ / GB == pytest.approx(3.9, abs=0.05), "3.83 in its file, and a table"
         loads.append(Load(kind, spec, bytes_))
     codec = unfilled_codec(loads[0].spec, "meta")
     free = int(23.5 * GB)
     config = EngineConfig(max_sessions=sessions)
-    memory = plan_memory(config, loads, weight_of(codec) * 3 // 2, codec.shapes, 2, free)
+    memory = plan_memory(config, loads, weigh(codec) * 3 // 2, codec.shapes, 2, free)
     assert memory.sessions == sessions and memory.bytes < most_gb * GB
     assert memory.positions == max(8192, sessions * 512)
 
 
 def test_what_is_reckoned_is_what_is_loaded() -> None:
     model = load(embedded(), "cpu", torch.bfloat16)
-    reckoned = weigh(*unfilled(model.spec, "meta", torch.bfloat16))
-    assert reckoned == weigh(model.talker, model.predictor, model.encoders) > 10**6
+    reckoned = weigh(*unfilled(model.spec, "meta", torch.bfloat16)[:2])
+    assert reckoned == weigh(model.talker, model.predictor) > 10**6
     codec = unfilled_codec(model.spec, "meta")
-    assert weight_of(codec) == weight_of(model.codec)
+    assert weigh(codec) == weigh(model.codec)
     assert prod(codec.shapes[0]) > 0 and PAGE == 64

@@ -25,6 +25,11 @@ class Encoders:
     speaker: SpeakerEncoder
     codec: CodecEncoder
 
+    @property
+    def both(self) -> tuple[SpeakerEncoder, CodecEncoder]:
+        """In that order."""
+        return self.speaker, self.codec
+
 
 @dataclass(frozen=True, slots=True)
 class Model:

@@ -6,7 +6,6 @@ from math import prod
 
 from torch import nn
 
-from vivace.checkpoint import Encoders
 from vivace.config import EngineConfig
 from vivace.errors import CheckpointError
 from vivace.model.spec import ModelSpec
@@ -52,15 +51,9 @@ class Memory:
         return "\n".join([head, *rows, f"{self.bytes / GB:8.2f} GB  in all{free}"])
 
 
-def weigh(talker: nn.Module, predictor: nn.Module, encoders: Encoders | None = None) -> int:
-    """Bytes of a model's weights and tables; modules on "meta" will do."""
-    heard = () if encoders is None else (encoders.speaker, encoders.codec)
-    return sum(map(weight_of, (talker, predictor, *heard)))
-
-
-def weight_of(module: nn.Module) -> int:
-    """Bytes of one module's."""
-    return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+def weigh(*modules: nn.Module) -> int:
+    """Bytes of their weights and tables; modules on "meta" will do."""
+    return sum(t.nbytes for m in modules for t in (*m.parameters(), *m.buffers()))
 
 
 def position_bytes(spec: ModelSpec, itemsize: int) -> int:
