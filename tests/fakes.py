@@ -16,6 +16,7 @@ from vivace.host import Readings
 from vivace.loop import Counts
 from vivace.meters import Meters, Stock
 from vivace.model.spec import Prints
+from vivace.roster import Offer, choose, wish_of
 from vivace.types import (
     SAMPLES_PER_FRAME,
     Chunk,
@@ -148,7 +149,9 @@ class FakeSession:
 
 
 class FakeEngine:
-    """Looks like `vivace.Engine` to the server."""
+    """Looks like `vivace.Engine` to the server. It offers itself, or the `others` that are set."""
+
+    others: list[Offer] = []  # noqa: RUF012
 
     def __init__(self, kind: str = "custom_voice", size: str = "1b7") -> None:
         self.model_id, self.config = "vivace-fake", EngineConfig()
@@ -176,11 +179,18 @@ class FakeEngine:
     def readings(self) -> Readings:
         return Readings(Counts(), Meters(), Stock())
 
-    def clone(self, clip: Clip) -> Clone:
+    def clone(self, clip: Clip, model: str | None = None) -> Clone:
         self.clips.put(clip)
         if isinstance(self.voice, VivaceError):
             raise self.voice
         return self.voice
+
+    @property
+    def models(self) -> list["Offer | FakeEngine"]:
+        return list(self.others) or [self]
+
+    def model_of(self, request: SpeechRequest) -> "Offer | FakeEngine":
+        return self.models[choose(self.models, wish_of(request))]  # type: ignore[arg-type]
 
     def say(self, text: str, request: SpeechRequest) -> FakeSession:
         return self._session(text, request, ended=True)

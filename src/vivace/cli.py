@@ -208,13 +208,13 @@ def serve(chosen: Effective) -> None:
 
 
 def _engine(chosen: Effective, config: "EngineConfig", host: "MakeHost | None" = None) -> "Engine":
-    """The engine of the chosen checkpoint, where `host` runs it; without, in a thread."""
+    """The engine of the chosen checkpoints, where `host` runs it; without, in a thread."""
     from vivace.engine import Engine
     from vivace.host import LoopThread
 
     start = chosen.start
     return Engine(
-        start.model,
+        start.models or None,
         config=config,
         revision=start.revision,
         offline=start.offline,
@@ -246,18 +246,26 @@ def show_config(chosen: Effective) -> None:
 @commands.command()
 @with_settings(*MODEL)
 def voices(chosen: Effective) -> None:
-    """List the voices and languages of a checkpoint."""
+    """List the voices and languages of a checkpoint, or of several."""
+    from vivace.checkpoint.embedded import embedded
+    from vivace.checkpoint.locate import locate
+
+    start = chosen.start
+    for model in start.models or (None,):
+        path = embedded()
+        if model is not None:
+            path = locate(model, revision=start.revision, offline=start.offline)
+        if len(start.models) > 1:
+            print(f"{model}:")
+        _print_voices(path)
+
+
+def _print_voices(path: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from vivace.checkpoint.embedded import embedded
-    from vivace.checkpoint.locate import locate
     from vivace.checkpoint.read import read_spec
 
-    model, start = chosen.start.model, chosen.start
-    path = embedded()
-    if model is not None:
-        path = locate(model, revision=start.revision, offline=start.offline)
     spec = read_spec(path)
     if spec.speakers:
         table = Table("voice", "dialect", box=None)

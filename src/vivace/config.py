@@ -160,7 +160,7 @@ class ServerConfig:
     encoder_threads: int = 0
     ref_urls: bool = False  # fetch reference clips from https URLs on public addresses
     batch_at_once: int = 8  # items of one batch that speak at a time
-    # More names for the loaded model.
+    # More names for models: NAME=MODEL, or a name alone for whichever fits the request.
     model_aliases: tuple[str, ...] = field(default=(), metadata={"flag": "model-alias"})
     # More names for its voices, each with the voice it stands for.
     voice_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"flag": "voice-alias"})
@@ -189,7 +189,8 @@ class ServerConfig:
 class Start:
     """What the command needs beside the engine and the edge."""
 
-    model: str | None = None  # folder or hub id of a checkpoint; without it, the embedded voice
+    # Folder or hub id of a checkpoint; without one, the embedded voice. The first is the default.
+    models: tuple[str, ...] = field(default=(), metadata={"name": "model"})
     revision: str | None = None  # branch, tag or commit of the hub id
     offline: bool = False  # use what is in the hub's cache only
     host: str = "127.0.0.1"  # address to listen on

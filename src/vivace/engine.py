@@ -18,7 +18,7 @@ from vivace.host import Build, LoopThread, MakeHost, Readings
 from vivace.loop import Cancel, Listener, More, Turn
 from vivace.model.spec import ModelSpec
 from vivace.resolve import check_clip, resolve
-from vivace.roster import Models, Wish, choose, wish_of
+from vivace.roster import Models, Offer, Wish, choose, wish_of
 from vivace.schedule.track import Track
 from vivace.session import Session
 from vivace.text.intake import Intake
@@ -167,8 +167,7 @@ class Engine:
         and while the loop is restarted, EngineFailure once it has failed for good.
         """
         request = request or SpeechRequest()
-        number = choose(self.models, wish_of(request))
-        model = self.models[number]
+        model = self.model_of(request)
         request = resolve(model.spec, request, self.config.limits)
         request = replace(request, model=model.model_id)
         if request.trim is None:
@@ -185,11 +184,17 @@ class Engine:
         session = Session(name, request, self, intake, most_chars=most_chars)
         sampling = request.sampling or model.defaults
         seed = secrets.randbits(63) if sampling.seed is None else sampling.seed
-        turn = Turn(session, script, sampling, seed, Track(self._clock(), model=number))
+        turn = Turn(
+            session, script, sampling, seed, Track(self._clock(), model=self.models.index(model))
+        )
         if sampling.max_frames != model.defaults.max_frames:
             turn.most_in_all = sampling.max_frames
         self._admit(turn)
         return session
+
+    def model_of(self, request: SpeechRequest) -> Offer:
+        """The model that speaks it. Raises NotFound for one that is not here."""
+        return self.models[choose(self.models, wish_of(request))]
 
     def _most_tokens(self, script: Script) -> int:
         """Tokens of text that fit one prompt beside what comes before them."""

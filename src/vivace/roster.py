@@ -96,6 +96,8 @@ def choose(
             known = ", ".join(ids)
             raise NotFound(f"no model {wish.model!r}; there are {known}", param="model")
         return ids.index(wish.model)
+    if len(offers) == 1:
+        return 0
     places = range(len(offers))
     return min(places, key=lambda place: (_misfit(offers[place], wish, speaks), place))
 
@@ -109,7 +111,7 @@ def _misfit(
     return (
         wish.kind is not None and spec.kind != wish.kind,
         (spec.kind == "base") != wish.clone,
-        wish.hidden is not None and spec.talker.hidden != wish.hidden,
+        wish.clone and wish.hidden not in (None, spec.talker.hidden),
         mute + (mute and not spec.speakers),
         spec.kind == "voice_design" and not wish.instruct,
         wish.instruct and not follows(spec),

@@ -165,11 +165,12 @@ def key(text: str = "Hello.", engine: FakeEngine | None = None, **wishes: Any) -
 
 
 def test_every_field_that_shapes_the_sound_is_in_the_key() -> None:
-    names = {field.name for field in fields(SpeechRequest)} - {"patient"}
+    names = {field.name for field in fields(SpeechRequest)} - {"patient", "model"}
     assert names == set(OTHER), "a new field of a request: give it another value above"
     keys = {key(), *(key(**{name: value}) for name, value in OTHER.items())}
     assert len(keys) == len(OTHER) + 1
     assert key(patient=True) == key()
+    assert key(model="vivace-fake") == key(), "its weights count, not its name"
 
 
 def test_every_field_of_the_sampling_is_in_the_key() -> None:

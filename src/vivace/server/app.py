@@ -24,7 +24,7 @@ from vivace.server.gate import Gate
 from vivace.server.keys import load_keys
 from vivace.server.live.routes import socket_routes
 from vivace.server.metrics import EngineMetrics, Metrics
-from vivace.server.names import find_model, find_voice, models
+from vivace.server.names import check_aliases, find_model, find_voice, model_names
 from vivace.server.openapi import Described
 from vivace.server.order import CLONING_LATER, read_order
 from vivace.server.page.routes import page_routes
@@ -50,6 +50,7 @@ def create_app(
     config = config or ServerConfig()
     for voice in config.voice_aliases.values():
         find_voice(voice, engine.voices)  # a stand-in that is not there is found out at the start
+    check_aliases([model.model_id for model in engine.models], config.model_aliases)
     shelf = open_shelf(config)
     routes = Routes(engine, config, draining, shelf)
     edge = Edge(engine, config, routes.workers, draining, shelf)
@@ -152,16 +153,14 @@ class Routes:
         return JSONResponse({"status": "ready" if ready else "not ready"}, 200 if ready else 503)
 
     async def models(self, request: Request) -> Response:
-        """OpenAI's list of models: the one that is loaded, under each of its names."""
+        """OpenAI's list of models: those that are served, under each of their names."""
         if elevenlabs.KEY in request.headers:
             return elevenlabs.models(self._engine, self._config)
         return JSONResponse({"object": "list", "data": list(map(_model, self._names))})
 
     async def model(self, request: Request) -> Response:
         """One of that list."""
-        aliases = self._config.model_aliases
-        name = find_model(request.path_params["model"], self._engine.model_id, aliases)
-        return JSONResponse(_model(name))
+        return JSONResponse(_model(find_model(request.path_params["model"], self._names)))
 
     async def audio_models(self, request: Request) -> Response:
         """The same list as Open WebUI asks for it."""
@@ -169,7 +168,12 @@ class Routes:
 
     @property
     def _names(self) -> list[str]:
-        return models(self._engine.model_id, self._config.model_aliases)
+        return list(self._meant)
+
+    @property
+    def _meant(self) -> Mapping[str, str | None]:
+        ids = [model.model_id for model in self._engine.models]
+        return model_names(ids, self._config.model_aliases)
 
     async def no_cloning(self, request: Request) -> NoReturn:
         """OpenAI's routes for voices of one's own."""
@@ -180,8 +184,13 @@ class Routes:
         return JSONResponse({"styles": list(map(asdict, self._shelf.styles.values()))})
 
     async def voices(self, request: Request) -> Response:
-        """The checkpoint's voices."""
-        return JSONResponse({"voices": [asdict(voice) for voice in self._engine.voices]})
+        """The voices of all models, or of that in `?model=`."""
+        voices, name = self._engine.voices, request.query_params.get("model")
+        if name is not None:
+            meant = self._meant[find_model(name, self._names)]
+            own = [model.voices for model in self._engine.models if model.model_id == meant]
+            voices = own[0] if own else voices
+        return JSONResponse({"voices": [asdict(voice) for voice in voices]})
 
     async def voice(self, request: Request) -> Response:
         """The voice that a name stands for."""

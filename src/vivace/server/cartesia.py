@@ -178,12 +178,11 @@ def placed(fields: Fields, *, sse: bool = False) -> tuple[Wanted, str | None]:
 
 
 def wanted(fields: Fields, *, sse: bool = False) -> Wanted:
-    """What a request asks for, but for its text. Any of their models' names means the loaded one.
+    """What a request asks for, but for its text.
 
     Raises Unprocessable for a field that is not as it should be.
     """
-    fields.text("model_id")
-    tuning = fields.inner("generation_config")
+    model, tuning = fields.text("model_id"), fields.inner("generation_config")
     emotion = tuning.text("emotion")
     wishes = {
         "language": fields.either("language", "locale", fields.text),
@@ -196,7 +195,7 @@ def wanted(fields: Fields, *, sse: bool = False) -> Wanted:
         fields.left()
         | {f"generation_config.{name}": value for name, value in tuning.left().items()}
     )
-    return Wanted(wishes, voice, output, rest, _NAMES)
+    return Wanted(wishes, voice, output, rest, _NAMES, model)
 
 
 def _speed(fields: Fields, tuning: Fields) -> object:

@@ -14,6 +14,7 @@ from vivace.audio.decoder import KNOWN, PARAM, Decoder
 from vivace.audio.reference import prepare
 from vivace.config import Limits, ServerConfig
 from vivace.errors import InvalidRequest, Overloaded, TooLarge, Unprocessable, VivaceError
+from vivace.roster import Offer
 from vivace.server.fetch import fetch
 from vivace.server.fields import Fields
 from vivace.text.cap import SLACK_MS, text_ms
@@ -48,6 +49,7 @@ class Reference:
     text: str  # "" for an x-vector alone
     language: str
     silence_ms: int = SILENCE_MS
+    model: str | None = None  # that is to speak with it
 
     @property
     def digest(self) -> bytes:
@@ -66,12 +68,11 @@ class Voice:
 
 def most_body(engine: "Engine", limits: Limits) -> int:
     """Bytes of a body: a clip in base64, with line ends, finds room where there is cloning."""
-    return limits.body_bytes + (limits.clip_bytes * 3 // 2 if engine.spec.kind == "base" else 0)
+    cloning = any(model.spec.kind == "base" for model in engine.models)
+    return limits.body_bytes + (limits.clip_bytes * 3 // 2 if cloning else 0)
 
 
-def read_reference(
-    fields: Fields, engine: "Engine", language: str, limits: Limits
-) -> Reference | None:
+def read_reference(fields: Fields, model: Offer, language: str, limits: Limits) -> Reference | None:
     """The clip of a request for a base checkpoint; None for others, which may not have one.
 
     Raises:
@@ -82,7 +83,7 @@ def read_reference(
     if set(alone.values()) == {True, False}:
         raise Unprocessable(f"`{ALONE[0]}` and `{ALONE[1]}` disagree: send one.", param=ALONE[1])
     silence_ms = fields.whole("ref_silence_ms", 0, limits.clip_silence_ms)
-    if engine.spec.kind != "base":
+    if model.spec.kind != "base":
         given = {PARAM: source, "ref_text": text, **alone, "ref_silence_ms": silence_ms}
         for name, value in given.items():
             if value is not None and value is not False:
@@ -98,7 +99,9 @@ def read_reference(
         text = ""
     else:
         text = _words(text, limits)
-    return Reference(source, text, language, SILENCE_MS if silence_ms is None else silence_ms)
+    if silence_ms is None:
+        silence_ms = SILENCE_MS
+    return Reference(source, text, language, silence_ms, model.model_id)
 
 
 def _words(text: str | None, limits: Limits) -> str:
@@ -224,7 +227,7 @@ class Clones:
 
     async def voice(self, engine: "Engine", reference: Reference) -> Voice:
         """The voice of a clip."""
-        key = engine.model_id, await asyncio.to_thread(lambda: reference.digest)
+        key = str(reference.model), await asyncio.to_thread(lambda: reference.digest)
         making = self._made.get(key)
         if making is None:
             making = self._begin(engine, reference)
@@ -268,5 +271,6 @@ class Clones:
         pcm, warnings = prepare(sound, limits, as_it_is=as_it_is)
         if reference.text:
             warnings += check_words(reference.text, len(pcm) / SAMPLE_RATE, reference.language)
-        clone = engine.clone(Clip(pcm, reference.text, reference.silence_ms))
+        clip = Clip(pcm, reference.text, reference.silence_ms)
+        clone = engine.clone(clip, reference.model)
         return Voice(clone, tuple(warnings))

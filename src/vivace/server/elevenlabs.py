@@ -14,6 +14,7 @@ from starlette.websockets import WebSocket
 from vivace.audio.encode import FORMATS, Format, lossy_at
 from vivace.config import ServerConfig
 from vivace.errors import InvalidRequest, Unprocessable, VivaceError, outcome
+from vivace.roster import Offer
 from vivace.server.contexts import Contexts, converse, turn
 from vivace.server.fields import Fields
 from vivace.server.live.turn import Ending, Turn
@@ -80,17 +81,20 @@ def elevenlabs_routes(edge: Edge) -> list[BaseRoute]:
 
 def models(engine: "Engine", config: ServerConfig) -> Response:
     """`GET /v1/models` as ElevenLabs answers it."""
-    model = {
-        "model_id": engine.model_id,
-        "name": engine.model_id,
+    return JSONResponse([_model(model, config) for model in engine.models])
+
+
+def _model(model: Offer, config: ServerConfig) -> dict[str, object]:
+    return {
+        "model_id": model.model_id,
+        "name": model.model_id,
         "can_do_text_to_speech": True,
         "can_do_voice_conversion": False,
         "maximum_text_length_per_request": config.limits.text_chars,
         "languages": [
-            {"language_id": language_code(name), "name": name.title()} for name in engine.languages
+            {"language_id": language_code(name), "name": name.title()} for name in model.languages
         ],
     }
-    return JSONResponse([model])
 
 
 class _Routes:
@@ -151,8 +155,8 @@ def placed(fields: Fields, voice: str, output: Output) -> tuple[Wanted, str | No
 
 
 def _wanted(fields: Fields, voice: str, output: Output) -> Wanted:
-    """Any of their models' names means the model that is loaded."""
-    fields.text("model_id")
+    """What a request asks for, but for its text."""
+    model = fields.text("model_id")
     settings = fields.inner("voice_settings")
     normalize = fields.choice("apply_text_normalization", _NORMALIZE) or "auto"
     wishes = {
@@ -164,7 +168,7 @@ def _wanted(fields: Fields, voice: str, output: Output) -> Wanted:
     rest = Fields(
         fields.left() | {f"voice_settings.{name}": value for name, value in settings.left().items()}
     )
-    return Wanted(wishes, voice, output, rest, _NAMES)
+    return Wanted(wishes, voice, output, rest, _NAMES, model)
 
 
 class Socket:

@@ -1,13 +1,13 @@
 """Names that clients use for models, voices and languages, mapped onto what a checkpoint has."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from vivace.errors import NotFound, Unprocessable
 from vivace.types import Voice
 
-# Names that always mean the model that is loaded.
+# Names that leave it to the rest of a request which model is meant.
 MODEL_ALIASES: Final = ("vivace", "tts-1", "tts-1-hd", "gpt-4o-mini-tts")
 
 # OpenAI's voices and the published voice that stands in for each. A checkpoint without that voice
@@ -45,14 +45,31 @@ _SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # gpt-4o-mini-tts-2025-12-15
 _LANGUAGE_TAG = re.compile(r"([a-z]{2,3})([-_][a-z0-9]{1,8})*")
 
 
-def models(model_id: str, aliases: Sequence[str] = ()) -> list[str]:
-    """Every model name a request may carry; the first is the real one."""
-    return list(dict.fromkeys((model_id, *MODEL_ALIASES, *aliases)))
+def model_names(ids: Sequence[str], aliases: Sequence[str] = ()) -> Mapping[str, str | None]:
+    """Every model name a request may carry, and the model it means; None is whichever fits.
+
+    First the models' own. An alias is a name, or NAME=MODEL.
+    """
+    pairs = (alias.partition("=") for alias in aliases)
+    meant: dict[str, str | None] = {id: id for id in ids}
+    for name, model in (*((name, None) for name in MODEL_ALIASES), *((p[0], p[2]) for p in pairs)):
+        meant.setdefault(name, model or None)
+    return meant
 
 
-def find_model(name: str, model_id: str, aliases: Sequence[str] = ()) -> str:
-    """The model's name as it is listed, from a name in any case, with a snapshot's date or not."""
-    known = models(model_id, aliases)
+def check_aliases(ids: Sequence[str], aliases: Sequence[str]) -> None:
+    """Raise NotFound for an alias of a model that is not here."""
+    for name, model in model_names(ids, aliases).items():
+        if model is not None and model not in ids:
+            raise NotFound(
+                f"The model alias {name} is for {model}, which is not here. "
+                f"Models: {', '.join(ids)}.",
+                param="model_aliases",
+            )
+
+
+def find_model(name: str, known: Collection[str]) -> str:
+    """The name as it is listed, from one in any case, with a snapshot's date or not."""
     by_name = {listed.lower(): listed for listed in known}
     for wanted in (name.lower(), _SNAPSHOT.sub("", name.lower())):
         if wanted in by_name:

@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from vivace.audio.encode import FORMATS, Format
 from vivace.config import Limits, ServerConfig
 from vivace.errors import InvalidRequest, NotFound, Unprocessable
+from vivace.roster import Offer, follows
 from vivace.server import sse
 from vivace.server.clips import Reference, read_reference
 from vivace.server.fields import Fields
-from vivace.server.names import OPENAI_VOICES, find_language, find_model, find_voice
+from vivace.server.names import OPENAI_VOICES, find_language, find_voice
 from vivace.server.results import Results
+from vivace.server.routing import model_of
 from vivace.server.shelf import EMPTY, Shelf
 from vivace.text.clean import speakable
 from vivace.types import Sampling, SpeechRequest, TextMode
@@ -108,18 +110,17 @@ def read_manner(
     Raises:
         InvalidRequest: And its children; `param` names the field at fault.
     """
-    limits, model = config.limits, fields.text("model")
-    if model is not None:
-        find_model(model, engine.model_id, config.model_aliases)
-    _check_task(fields, engine)
-    output, language = _output(fields, form), _language(fields, engine)
-    reference = read_reference(fields, engine, language, limits)
+    limits, model = config.limits, model_of(fields, engine, config)
+    _check_task(fields, model)
+    output, language = _output(fields, form), _language(fields, model)
+    reference = read_reference(fields, model, language, limits)
     request = SpeechRequest(
-        voice=_voice(fields, engine, config.voice_aliases),
+        model=model.model_id,
+        voice=_voice(fields, model, config.voice_aliases),
         language=language,
-        instruct=_instruct(fields, engine, limits, _style(fields, shelf, language)),
+        instruct=_instruct(fields, model, limits, _style(fields, shelf, language)),
         text_mode=TextMode.WHOLE if fields.flag("non_streaming_mode") else TextMode.STREAMING,
-        sampling=_sampling(fields, engine.defaults, limits),
+        sampling=_sampling(fields, model.defaults, limits),
         guards=fields.flag("guards") is not False,
         trim=fields.flag("trim"),
         normalize=fields.flag("normalize"),
@@ -163,16 +164,16 @@ def _text(fields: Fields, limits: Limits) -> str:
     return text
 
 
-def _check_task(fields: Fields, engine: "Engine") -> None:
+def _check_task(fields: Fields, model: Offer) -> None:
     """A task must be the checkpoint's own."""
-    task, kind = fields.text("task_type"), engine.spec.kind
+    task, kind = fields.text("task_type"), model.spec.kind
     if task is not None and task.lower().replace("_", "") != kind.replace("_", ""):
         raise Unprocessable(
             f"`task_type` must be {kind}, as the checkpoint is, or be left out.", param="task_type"
         )
 
 
-def _voice(fields: Fields, engine: "Engine", aliases: Mapping[str, str]) -> str | None:
+def _voice(fields: Fields, model: Offer, aliases: Mapping[str, str]) -> str | None:
     """A voice of the checkpoint; its first one if the request names none."""
 
     def read(name: str) -> str | None:
@@ -184,12 +185,12 @@ def _voice(fields: Fields, engine: "Engine", aliases: Mapping[str, str]) -> str 
         raise Unprocessable(f'`{name}` must be a name or {{"id": name}}.', param=name)
 
     name = fields.either("voice", "speaker", read)
-    if engine.voices:
-        first = engine.voices[0]
-        return first.id if name is None else find_voice(name, engine.voices, aliases).id
+    if model.voices:
+        first = model.voices[0]
+        return first.id if name is None else find_voice(name, model.voices, aliases).id
     if name is None:
         return None
-    if engine.spec.kind == "base":  # a client's own name for the clip, or one it must send
+    if model.spec.kind == "base":  # a client's own name for the clip, or one it must send
         fields.warnings.append("voice is not used: ref_audio gives the voice")
         return None
     if name.lower() not in OPENAI_VOICES:  # clients that must send a voice send one of those
@@ -202,9 +203,9 @@ def _voice(fields: Fields, engine: "Engine", aliases: Mapping[str, str]) -> str 
     return None
 
 
-def _language(fields: Fields, engine: "Engine") -> str:
+def _language(fields: Fields, model: Offer) -> str:
     name = fields.text("language")
-    return "auto" if name is None else find_language(name, engine.languages)
+    return "auto" if name is None else find_language(name, model.languages)
 
 
 def _style(fields: Fields, shelf: Shelf, language: str) -> str:
@@ -213,7 +214,7 @@ def _style(fields: Fields, shelf: Shelf, language: str) -> str:
     return "" if name is None else find_style(name, shelf.styles).instruct(language)
 
 
-def _instruct(fields: Fields, engine: "Engine", limits: Limits, style: str) -> str:
+def _instruct(fields: Fields, model: Offer, limits: Limits, style: str) -> str:
     """The style's words, then the client's own."""
     text = (fields.either("instructions", "instruct", fields.text) or "").strip()
     if len(text) > limits.instruct_chars:
@@ -222,13 +223,12 @@ def _instruct(fields: Fields, engine: "Engine", limits: Limits, style: str) -> s
             param="instructions",
             code="text_too_long",
         )
-    if engine.spec.kind == "voice_design" and not text:
+    if model.spec.kind == "voice_design" and not text:
         raise InvalidRequest(
             "`instructions` is missing: it describes the voice of this checkpoint.",
             param="instructions",
         )
-    # Trained without them.
-    if (text or style) and (engine.spec.kind == "base" or engine.spec.size == "0b6"):
+    if (text or style) and not follows(model.spec):
         fields.warnings.append("instructions are not used: this checkpoint cannot follow them")
         return ""
     return " ".join(filter(None, (style, text)))

@@ -191,11 +191,11 @@ def key_of(engine: "Engine", text: str, request: SpeechRequest) -> str:
     A request without a seed stands for any one take of it. Raises InvalidRequest for half of a
     surrogate pair.
     """
-    cleaner = Cleaner()
+    cleaner, model = Cleaner(), engine.model_of(request)
     settings = {f.name: getattr(engine.config, f.name) for f in fields(engine.config)}
     said = {
         "vivace": version("vivace"),
-        "model": engine.spec.prints.model or engine.model_id,
+        "model": model.spec.prints.model or model.model_id,
         "engine": {name: value for name, value in settings.items() if name not in NEUTRAL},
         "text": cleaner.feed(text) + cleaner.finish(),
         "request": _said(request),
@@ -204,8 +204,9 @@ def key_of(engine: "Engine", text: str, request: SpeechRequest) -> str:
 
 
 def _said(request: SpeechRequest) -> Mapping[str, object]:
-    """Its fields, but for how long it may wait; a cloned voice as its content."""
-    values = {f.name: getattr(request, f.name) for f in fields(request) if f.name != "patient"}
+    """Its fields, a cloned voice as its content; not how long it may wait, nor the model's name."""
+    names = {f.name for f in fields(request)} - {"patient", "model"}
+    values = {name: getattr(request, name) for name in names}
     if isinstance(clone := values["clone"], Clone):
         values["clone"] = content_of(clone)
     sampling = request.sampling

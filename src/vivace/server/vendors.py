@@ -13,7 +13,7 @@ from vivace.server.body import LONG_BODY, parse, read_body
 from vivace.server.clips import most_body
 from vivace.server.fields import Fields
 from vivace.server.live.conversation import Stage
-from vivace.server.names import find_voice
+from vivace.server.names import find_model, find_voice, model_names
 from vivace.server.order import CLONING_LATER, Order, Output, read_manner, read_order
 from vivace.types import Voice
 
@@ -68,9 +68,19 @@ class Edge(Stage):
     def _body(self, wanted: "Wanted") -> dict[str, object]:
         """The same in our words. Fields of ours that the vendor does not have are let through."""
         body = {**wanted.rest.left(), **wanted.wishes}
+        if wanted.model is not None and self._is_ours(wanted.model):
+            body["model"] = wanted.model
         if wanted.voice is not None and self.engine.voices:
             body["voice"] = self.voice(wanted.voice).id
         return body
+
+    def _is_ours(self, model: str) -> bool:
+        """Is it a model's name here? Any of a vendor's own leaves it to the rest of the request."""
+        ids = [offer.model_id for offer in self.engine.models]
+        try:
+            return bool(find_model(model, model_names(ids, self.config.model_aliases)))
+        except NotFound:
+            return False
 
     def _stand_in(self, wanted: "Wanted") -> list[str]:
         """A warning, if the voice is not the one of that name."""
@@ -94,6 +104,7 @@ class Wanted:
     output: Output
     rest: Fields
     names: Mapping[str, str]
+    model: str | None = None
 
 
 @contextmanager

@@ -94,6 +94,7 @@ class Native(Conversation):
         request, output = manner.request, manner.output
         self.say(
             type="session.updated",
+            model=request.model,
             voice=request.voice,
             language=request.language,
             format=output.format.name,

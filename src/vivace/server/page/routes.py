@@ -57,6 +57,7 @@ def about(engine: "Engine") -> dict[str, object]:
     return {
         "vivace": version("vivace"),
         "model": engine.model_id,
+        "models": [model.model_id for model in engine.models],
         "speak": 'POST /v1/audio/speech {"input": "Hello."}',
         "languages": ["auto", *(name for name in engine.languages if name != "auto")],
         "instructions": wishes.get(engine.spec.kind, "none") if follows else "none",
