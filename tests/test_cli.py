@@ -293,6 +293,16 @@ def test_voices_of_the_embedded_checkpoint(run: Run, home: Path) -> None:
     assert "languages: auto, " in out
 
 
+def test_voices_of_several_checkpoints(run: Run, home: Path) -> None:
+    for name, kind in (("a", "custom_voice"), ("b", "base")):
+        assert run("synth-checkpoint", name, "--kind", kind)[0] == 0
+    status, out, _ = run("voices", "--model", "a", "--model", "b")
+    assert status == 0
+    first, second = out.split("b:\n")
+    assert first.startswith("a:\n") and "ryan" in first
+    assert "A base checkpoint has no named voices." in second
+
+
 def test_synth_checkpoint_writes_one_that_is_read(run: Run, home: Path) -> None:
     status, out, _ = run("synth-checkpoint", "made", "--kind", "voice_design", "--seed", 5)
     assert (status, out) == (0, "written to made\n")

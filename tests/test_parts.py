@@ -48,10 +48,10 @@ def test_kernels_that_do_not_compile_in_some_size_are_done_without(
             raise RuntimeError("out of resource: shared memory\nand more of it")
         return "warm"
 
-    monkeypatch.setattr(parts, "_crew", lambda *_: "crew")
+    monkeypatch.setattr(parts, "_crew", lambda *_: ("crew", [None]))
     monkeypatch.setattr(parts, "_warm_up", warm_up)
     card, config = torch.device("cuda"), EngineConfig()
-    assert parts._start([], card, config) == ("crew", "warm")  # type: ignore[comparison-overlap]
+    assert parts._start([], card, config) == ("crew", [None], "warm")  # type: ignore[comparison-overlap]
     assert tried == [True, False]
     assert [r.message for r in caplog.records] == [
         "no kernels of ours, so steps are slower: out of resource: shared memory"

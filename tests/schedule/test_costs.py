@@ -102,3 +102,54 @@ def test_prompts_that_are_known_cost_a_newcomer_nothing() -> None:
     for _ in range(100):
         kept.met(known=False)
     assert kept.newcomer_s > 0.99 * kept.prompt_s
+
+
+FRAMES = st.tuples(st.floats(1e-3, 0.05), st.floats(1e-5, 0.01))  # of a step, of each more row
+
+
+@given(st.lists(FRAMES, min_size=1, max_size=4), st.data())
+def test_a_turn_of_any_mixture_takes_no_longer_than_is_said(
+    models: list[tuple[float, float]], data: st.DataObject
+) -> None:
+    tables = [CostTable({1: a, 5: a + 4 * b}, TABLE.voice, TABLE.prefill) for a, b in models]
+    mixed = Costs(tables[0], SMALL)
+    for model, table in enumerate(tables):
+        mixed.add(model, table)
+    counts = data.draw(
+        st.lists(st.integers(0, 9), min_size=len(models), max_size=len(models)).filter(any)
+    )
+    mixed.use([model for model, count in enumerate(counts) if count])
+    took_s = sum(mixed.tokens[model].turn_s(count) for model, count in enumerate(counts) if count)
+    steps = sum(-(-count // SMALL.frame_rows) for count in counts)
+    said = mixed.turn_s(sum(counts))
+    if steps == sum(count > 0 for count in counts):  # each model's rows go in one step
+        assert took_s <= said * (1 + 1e-9)
+    assert said == pytest.approx(took_s) or mixed.mixed
+
+
+def test_models_that_nobody_speaks_with_cost_nothing() -> None:
+    two = costs()
+    two.add(1, CostTable({1: 0.03, 4: 0.04}, TABLE.voice, {16: 0.5}))
+    alone, version = two.turn_s(3), two.version
+    two.use([0, 1])
+    assert two.mixed and two.version > version
+    assert two.turn_s(1) == 0.03 and two.turn_s(3) > alone + 0.03
+    assert two.prompt_s == pytest.approx(0.5)
+    two.use([])
+    assert two.mixed, "with nobody there nothing is planned anew"
+    two.use([1])
+    assert not two.mixed and two.turn_s(1) == 0.03
+    two.use([0])
+    assert two.turn_s(3) == alone and two.prompt_s == pytest.approx(0.02)
+
+
+def test_a_models_steps_teach_nothing_of_anothers() -> None:
+    two = costs()
+    two.add(1, TABLE, {"frame": 2.0, "prefill": 1.0, "voice": 3.0})
+    assert two.frame_s(1, 1) == 2 * two.frame_s(1)
+    for _ in range(300):
+        two.learn("frame", two.frame_s(1, 1), 0.015, 1)
+    assert two.frame_s(1, 1) == pytest.approx(0.015, rel=0.01)
+    assert two.frame_s(1) == 0.01 and two.voice_s(1, 1) == 0.002
+    assert two.learned(1)["frame"] == pytest.approx(1.5, rel=0.01)
+    assert two.learned(0)["frame"] == 1.0

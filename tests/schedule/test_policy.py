@@ -276,3 +276,18 @@ def test_something_is_done_whenever_something_can_be(
     can_talk = any(t.text_ready and not t.finished and t.pending < MOST_PENDING for t in tracks)
     waits = any(t.pending and (t.finished or not t.text_ready) for t in tracks)
     assert bool(todo) or not (can_talk or waits)
+
+
+def test_a_token_step_is_of_the_model_that_is_most_pressed() -> None:
+    costs = Costs(QUICK, PROFILE)
+    costs.add(1, QUICK)
+    costs.use([0, 1])
+    by = Policy(PROFILE, costs, 100)
+    calm, pressed, beside = heard(1.0), heard(0.1, model=1), heard(2.0, model=1)
+    assert plan([calm, pressed, beside], by).frame == (pressed, beside)
+    pressed.made += 20
+    assert plan([calm, pressed, beside], by).frame == (calm,)
+    tails = [heard(0.2, made=11, finished=True, model=model) for model in (0, 1, 0)]
+    assert set(map(id, plan(tails, by).voice)) == set(map(id, tails)), "the codec mixes them"
+    cold = [Track(float(i), slot=i, model=i % 2) for i in range(4)]
+    assert len(plan(cold, by).prefill) > 1 and {t.model for t in plan(cold, by).prefill} == {0, 1}

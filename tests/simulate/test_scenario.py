@@ -91,6 +91,8 @@ def test_typed_text_slow_and_leaving_callers_are_part_of_the_day() -> None:
         {"slow": 0.6, "leaving": 0.6},
         {"typed": 1.5},
         {"depth": 3},
+        {"models": 0},
+        {"models": 101},
         {"max_queue": -1},
         {"host_ms": float("nan")},
         {"audio_s": 1e300},
@@ -105,6 +107,14 @@ def test_typed_text_slow_and_leaving_callers_are_part_of_the_day() -> None:
 def test_what_cannot_be_simulated_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequest):
         simulate(replace(SHORT, **wrong))  # type: ignore[arg-type]
+
+
+def test_requests_are_spread_over_models_and_none_of_them_is_another_call() -> None:
+    one, three = SHORT.calls(3.0), replace(SHORT, models=3).calls(3.0)
+    assert {call.model for call in three} == {0, 1, 2}
+    assert [replace(call, model=0) for call in three] == one
+    result = simulate(replace(SHORT, models=3, overload=0.3))
+    assert result["underrun_streams"] == 0 and result["refused"] == 0
 
 
 @pytest.mark.parametrize("field", ["policy", "admission", "profile", "costs"])

@@ -169,14 +169,16 @@ class Costs:
     def turn_s(self, streams: int) -> float:
         """One frame of so many streams, however they divide among the models in use.
 
-        A step holds rows of one model. So every model in use takes a step of its own, and all
-        rows but the first of each are reckoned to be of the one whose rows are the dearest.
+        A step holds rows of one model. So every model in use takes a step of its own, as far as
+        there are streams for it, and all rows but the first of each are reckoned to be of the one
+        whose rows are the dearest.
         """
         if not self.mixed:
             return self.tokens[self.used[0]].turn_s(streams)
         tokens = [self.tokens[model] for model in self.used]
         dearest_s = max(model.turn_s(streams) - model.frame_s(1) for model in tokens)
-        return sum(model.frame_s(1) for model in tokens) + dearest_s
+        alone_s = sorted((model.frame_s(1) for model in tokens), reverse=True)
+        return sum(alone_s[:streams]) + dearest_s
 
     def voice_s(self, rows: int, frames: int) -> float:
         """One chunk of so many frames of so many rows, of any models."""

@@ -231,13 +231,15 @@ def _merged(one: dict[str, Schema], other: dict[str, Schema]) -> dict[str, Schem
 def _other(edge: Edge) -> Any:
     """An engine to the reader's eyes, with the kind of checkpoint that takes most fields."""
     engine = edge.engine
-    return SimpleNamespace(
+    other = SimpleNamespace(
         model_id=engine.model_id,
         spec=SimpleNamespace(kind="custom_voice", size="1b7"),
         voices=engine.voices,
         languages=engine.languages,
         defaults=engine.defaults,
     )
+    other.models = [other]
+    return other
 
 
 def _batch(edge: Edge) -> Schema:

@@ -48,6 +48,9 @@ def simulate(
     policy: Annotated[str, Opt(help="vivace, round-robin or fcfs.")] = "vivace",
     admission: Annotated[str, Opt(help="vivace, or none: everybody waits.")] = "vivace",
     profile: Annotated[str, Opt(help="ttfa, balanced or throughput.")] = "balanced",
+    models: Annotated[
+        int, Opt(help="Models that requests are spread over, each with these costs.")
+    ] = 1,
     max_sessions: Annotated[
         int, Opt(help="Streams at a time; 0: as many as one talker step takes.")
     ] = 0,

@@ -31,7 +31,12 @@ ADMISSIONS: dict[str, Callable[[EngineConfig, Costs], Admission] | None] = {
     "none": everybody,
 }
 MOST_CALLS = 1_000_000
-MOST = {"audio_s": 3600.0, "max_sessions": 10_000, "slow_x": 1_000.0}  # what takes steps by count
+MOST = {
+    "audio_s": 3600.0,
+    "max_sessions": 10_000,
+    "models": 100,
+    "slow_x": 1_000.0,
+}  # what takes steps by count
 _KINDS = ("poisson", "bursty", "constant")
 
 
@@ -55,6 +60,7 @@ class Scenario:
     policy: str = "vivace"
     admission: str = "vivace"
     profile: str = "balanced"
+    models: int = 1  # that requests are spread over, each with these costs
     max_sessions: int = 0  # 0 is as many as one talker step takes
     max_queue: int = 64
     slo_ttfa_ms: float = 3000.0
@@ -79,7 +85,7 @@ class Scenario:
     def _check_numbers(self) -> None:
         above = ("rps", "overload", "duration_s", "audio_s", "slow_x", "slo_ttfa_ms")
         least: tuple[str, ...] = ("tokens_s", "typed", "slow", "leaving", "leave_after_s")
-        least += ("max_sessions", "max_queue", "host_ms", "noise", "buffer_ms")
+        least += ("models", "max_sessions", "max_queue", "host_ms", "noise", "buffer_ms")
         for name in above + least:
             value = getattr(self, name)
             if value is None:
@@ -89,6 +95,8 @@ class Scenario:
                 raise InvalidRequest(f"{name} is a number {bound}; got {value}", param=name)
             if value > MOST.get(name, math.inf):
                 raise InvalidRequest(f"{name} goes up to {MOST[name]:g}; got {value}", param=name)
+        if self.models < 1:
+            raise InvalidRequest(f"--models is 1 or more; got {self.models}")
         if self.depth not in {1, 2}:
             raise InvalidRequest(f"--depth is 1 or 2; got {self.depth}")
         if self.slow + self.leaving > 1 or self.typed > 1:
@@ -120,7 +128,9 @@ class Scenario:
         times = arrivals(self.arrivals, rps, self.duration_s, self.seed)
         if not times:
             raise InvalidRequest("no request comes in this time: a higher rate or a longer one")
-        return [self._call(due_s, rng) for due_s in times]
+        spread = random.Random(f"models {self.seed}")  # the calls are the same for any number
+        calls = [self._call(due_s, rng) for due_s in times]
+        return [replace(call, model=spread.randrange(self.models)) for call in calls]
 
     def _call(self, due_s: float, rng: random.Random) -> Call:
         mean = self.audio_s / FRAME_S
@@ -158,6 +168,7 @@ def simulate(scenario: Scenario) -> Result:
     simulation = Simulation(
         config,
         table,
+        beside=[table] * (scenario.models - 1),
         depth=scenario.depth,
         host_s=scenario.host_ms / 1e3,
         noise=scenario.noise,
