@@ -123,6 +123,7 @@ def described() -> Schema:
         languages=[],
         defaults=Sampling(),
     )
+    engine.models = [engine]
     app = create_app(cast(Engine, engine))
     return cast(Schema, json.loads(asyncio.run(_got(app, "/openapi.json"))))
 

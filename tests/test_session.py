@@ -271,3 +271,17 @@ def test_what_serving_has_taught_of_the_costs_is_there_at_the_next_start(tmp_pat
     kept.write_text("{")
     with engine_of(FakeRunner(), costs_dir=tmp_path) as engine:  # a broken file costs nothing
         assert list(engine.say(TEXT))
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_text_to_have_before_a_first_frame_counts_wherever_the_loop_runs(host: str) -> None:
+    """The loop has a script of its own where it is in another process."""
+    runner = FakeRunner()
+    with engine_of(runner, HOSTS[host], text_lead=3) as engine:
+        slow, quick = engine.open(), engine.open()
+        slow.append("a b")
+        quick.append("Hello there.")
+        quick.end()
+        assert list(quick)  # in its turn behind the other's text
+        assert len(runner.prompts) == 1
+        slow.cancel()

@@ -22,7 +22,7 @@ from vivace.logs import log_to_stderr
 from vivace.remote.lives import Lives
 from vivace.server.app import create_app
 from vivace.server.clips import most_body
-from vivace.server.names import models
+from vivace.server.names import model_names
 from vivace.server.serve import Server, address_of, bind
 from vivace.session import Session
 from vivace.types import SpeechRequest
@@ -59,7 +59,7 @@ class Speech:
         if device == "auto" and not options.gpus:
             device = "cpu"
         self._engine = Counted(
-            start.model,
+            start.models,
             config=replace(options.engine, device=device),
             revision=start.revision,
             offline=start.offline,
@@ -100,7 +100,7 @@ class Speech:
             stats.slots_total,
             stats.active,
             stats.waiting,
-            tuple(models(self._engine.model_id, ())),
+            tuple(model_names([model.model_id for model in self._engine.models])),
             dict(self._engine.spoken),
             os.getpid(),
         )

@@ -224,7 +224,7 @@ class FarLoop(loop.Loop):
         listener = Listener(word.id, request, outlet)
         self._listeners[word.id] = listener
         encoder = self._encoders[word.model]
-        script = Script(encoder.spec, request, encoder)
+        script = Script(encoder.spec, request, encoder, ahead=self.config.text_lead)
         track = Track(word.arrived_s, model=word.model)
         turn = loop.Turn(listener, script, word.sampling, word.seed, track, word.most_in_all)
         self.tell(turn)

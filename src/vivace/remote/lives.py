@@ -134,10 +134,10 @@ class Lives:
         left_s = max(1.0, self._load_s - (time.monotonic() - self._loading_s))
         return Unavailable("the engine is being restarted", code="restarting", retry_after_s=left_s)
 
-    def clone(self, clip: Clip) -> "Future[Clone]":
+    def clone(self, clip: Clip, model: int) -> "Future[Clone]":
         """Take a voice from a clip. Raises Unavailable while the loop is restarted."""
         try:
-            return self._process.clone(clip)
+            return self._process.clone(clip, model)
         except Unavailable as error:
             raise self._not_now() from error
 
