@@ -8,6 +8,7 @@ from tests.simulate.worlds import world
 
 from vivace.config import EngineConfig, Profile
 from vivace.errors import Overloaded
+from vivace.schedule.costs import CostTable
 from vivace.simulate.caller import Call, Caller
 from vivace.simulate.rivals import everybody, first_come, round_robin
 from vivace.simulate.simulation import Simulation
@@ -130,3 +131,14 @@ def test_case_49_four_times_the_slots_at_once_all_end_in_sound_or_a_refusal() ->
     assert len(at_once) >= 16, "nobody waits beyond the queue"
     served = [h for h in heard if h.refused_s is None]
     assert all(h.first_s is not None and h.stalls == 0 for h in served)
+
+
+@pytest.mark.parametrize("tokens_s", [3.0, 7.5, 20.0])
+@pytest.mark.parametrize("table", [CPU, CARD], ids=["cpu", "card"])
+def test_a_text_at_a_pace_is_never_late_for_the_engine(table: CostTable, tokens_s: float) -> None:
+    """One writer, nobody else: sound within 60 ms of its first token, silences are the text's."""
+    (heard,) = Simulation(EngineConfig(), table, depth=2).run([Call(1.0, 90, tokens_s=tokens_s)])
+    assert heard.first_s is not None and heard.ended_s is not None
+    assert heard.first_s - heard.due_s < 0.06
+    assert heard.stalls == 0
+    assert heard.ended_s > 30 / tokens_s, "it waited for its last token"
