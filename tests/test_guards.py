@@ -357,3 +357,21 @@ def test_what_a_slot_has_beyond_its_end_may_be_anything() -> None:
     sessions = [bench.open() for _ in range(4)]
     bench.run()
     assert [done(s).reason for s in sessions] == [FinishReason.STOP] * 4
+
+
+def test_a_turn_that_no_step_has_heard_of_is_ended_with_the_others() -> None:
+    bench = Bench()
+    session = bench.open()
+    bench.loop.dismiss()
+    assert done(session).reason is FinishReason.ERROR and done(session).redraws == 0
+
+
+def test_it_is_drawn_again_by_the_model_that_drew_it_first() -> None:
+    bench = Bench(FakeRunner(lambda seed: 0 if seed == 0 else 6))
+    session = bench.open()
+    bench.loop._listen()
+    (turn,) = bench.loop.turns.values()
+    turn.track.model = 1
+    bench.loop.costs.tokens[1] = bench.loop.costs.tokens[0]
+    bench.run()
+    assert done(session).redraws == 1 and bench.runner.models[0] == 1

@@ -91,7 +91,9 @@ def test_frames_of_a_small_model_are_drawn_as_before(model: Callable[[str], Mode
 
 
 def test_speech_with_int8_weights_is_the_same_alone_and_in_a_batch() -> None:
-    config = EngineConfig(device="cpu", quantize="int8", max_sessions=4, threads=1)
+    config = EngineConfig(
+        device="cpu", quantize="int8", max_sessions=4, threads=1, slo_ttfa_s=3600.0
+    )
     request = SpeechRequest(sampling=Sampling(seed=7))
     with Engine(config=config) as engine:
         alone = list(engine.say("Yes.", request))

@@ -341,7 +341,7 @@ class Loop:
         """End every session, also one whose word has not been heard yet. For after `run`."""
         while not self._words.empty():
             if isinstance(word := self._words.get(), Turn):
-                self.turns[word.session] = word
+                self._take_in(word)
         if self.broken is None:
             self._end(self.turns.values(), Unavailable("the engine was closed"))
             return
@@ -416,8 +416,7 @@ class Loop:
         while not self._words.empty():
             word = self._words.get()
             if isinstance(word, Turn):
-                word.watch = Watch.over(word.session.request, word.sampling, self.config)
-                self.turns[word.session] = word
+                self._take_in(word)
             elif (turn := self.turns.get(word.session)) is not None:
                 if isinstance(word, Cancel):
                     self._finish(turn, FinishReason.CANCELLED, drop=True)
@@ -425,6 +424,10 @@ class Loop:
                         self.meters.cancel.add(CANCEL_S, self.clock() - word.at_s)
                 else:
                     self._more(turn, word)
+
+    def _take_in(self, turn: Turn) -> None:
+        turn.watch = Watch.over(turn.session.request, turn.sampling, self.config)
+        self.turns[turn.session] = turn
 
     def _more(self, turn: Turn, more: More) -> None:
         turn.script.append(more.ids, more.most_frames, last=more.last)
@@ -649,7 +652,8 @@ class Loop:
         self.note(self.clock(), "redraw", turn.session.id, attempt=turn.watch.attempt)
         with self._blame([turn]):
             self.runner.close(slot)
-            self.runner.open(slot, turn.sampling, sub_seed(turn.seed, turn.watch.attempt))
+            seed, model = sub_seed(turn.seed, turn.watch.attempt), turn.track.model
+            self.runner.open(slot, turn.sampling, seed, model)
 
     def _speak(self, turns: list[Turn], frames: int, now: float) -> bool:
         """Start the codec."""

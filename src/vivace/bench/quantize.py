@@ -23,7 +23,7 @@ from vivace.bench.machine import commit, hardware, versions
 from vivace.checkpoint import Model, load
 from vivace.model.codec import Codec
 from vivace.model.fused import frame
-from vivace.model.quant import quantize
+from vivace.model.quant import Int8, quantize
 from vivace.types import FRAME_S
 
 CONTEXT: Final = 100  # positions behind the frame that is timed
@@ -37,7 +37,7 @@ def size_mb(*modules: nn.Module) -> float:
         total += sum(
             t.numel() * t.element_size() for t in (*module.parameters(), *module.buffers())
         )
-        total += sum(m.shape.numel() for m in module.modules() if hasattr(m, "packed"))
+        total += sum(m.shape.numel() for m in module.modules() if isinstance(m, Int8))
     return round(total / 1e6, 1)
 
 

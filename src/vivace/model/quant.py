@@ -71,7 +71,7 @@ def _pack(weight: Tensor, scale: Tensor) -> Any:
         warnings.simplefilter("ignore")  # the tensor's type will go; the packed weight stays
         rounded = torch.quantize_per_channel(weight, scale.double(), zeros, 0, torch.qint8)
     try:
-        torch.backends.quantized.engine = ENGINE  # type: ignore[assignment]
+        torch.backends.quantized.engine = ENGINE
         return torch.ops.quantized.linear_prepack(rounded, None)
     finally:
         torch.backends.quantized.engine = before
