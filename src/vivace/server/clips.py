@@ -29,7 +29,7 @@ AGAIN_S: Final = 2.0
 KEPT: Final = 64  # voices of the latest clips, for the next turn or request with the same one
 FASTEST: Final = 15  # times as fast as the longest that a text may become
 NO_CLONING: Final = (
-    "this checkpoint has voices of its own and takes none from a clip; a base one does"
+    "this checkpoint has voices of its own and takes none from a clip; a base one does."
 )
 
 ALONE: Final = ("x_vector_only", "x_vector_only_mode")  # the second is vLLM-Omni's
@@ -77,17 +77,14 @@ def read_reference(
     Raises:
         InvalidRequest: And its children; `param` names the field at fault.
     """
+    if engine.spec.kind != "base":
+        _refuse(fields)
+        return None
     source, text = fields.text(PARAM), fields.text("ref_text")
     alone = {name: fields.flag(name) for name in ALONE}
     if set(alone.values()) == {True, False}:
         raise Unprocessable(f"`{ALONE[0]}` and `{ALONE[1]}` disagree: send one.", param=ALONE[1])
     silence_ms = fields.whole("ref_silence_ms", 0, limits.clip_silence_ms)
-    if engine.spec.kind != "base":
-        given = {PARAM: source, "ref_text": text, **alone, "ref_silence_ms": silence_ms}
-        for name, value in given.items():
-            if value is not None and value is not False:
-                raise Unprocessable(f"`{name}`: {NO_CLONING}.", param=name, code="no_cloning")
-        return None
     if source is None or not source.strip():
         raise InvalidRequest(
             f"`{PARAM}` is missing: this checkpoint speaks with the voice of a clip.", param=PARAM
@@ -99,6 +96,15 @@ def read_reference(
     else:
         text = _words(text, limits)
     return Reference(source, text, language, SILENCE_MS if silence_ms is None else silence_ms)
+
+
+def _refuse(fields: Fields) -> None:
+    """None of these fields is for a checkpoint with voices of its own."""
+    for name in (PARAM, "ref_text", "ref_silence_ms"):
+        fields.refuse(name, NO_CLONING)
+    for name in ALONE:
+        if fields.flag(name):
+            raise Unprocessable(f"`{name}`: {NO_CLONING}", param=name, code="not_supported_yet")
 
 
 def _words(text: str | None, limits: Limits) -> str:
