@@ -19,7 +19,7 @@ from vivace.model.codec_encoder import CodecEncoder
 from vivace.model.speaker import LEAST_SAMPLES, SpeakerEncoder
 from vivace.types import SAMPLE_RATE, SAMPLES_PER_FRAME, Clip, Clone, Pcm
 
-MOST_WAITING = 64
+MOST_WAITING = 32
 AGAIN_S = 2.0  # when to come back, if so many wait
 
 

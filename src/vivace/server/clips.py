@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from vivace.engine import Engine
 
 THREADS: Final = 4  # clips fetched, decoded or waiting for the encoder at a time
-MOST_WAITING: Final = 64  # more than these wait
+MOST_WAITING: Final = 32  # more than these wait
 AGAIN_S: Final = 2.0
 KEPT: Final = 64  # voices of the latest clips, for the next turn or request with the same one
 FASTEST: Final = 15  # times as fast as the longest that a text may become
