@@ -94,21 +94,12 @@ def read_reference(
             fields.warnings.append("ref_text is not used: x_vector_only takes the voice alone")
         text = ""
     else:
-        text = _words(text, limits)
+        text = words_of(text, limits)
     return Reference(source, text, language, SILENCE_MS if silence_ms is None else silence_ms)
 
 
-def _refuse(fields: Fields) -> None:
-    """None of these fields is for a checkpoint with voices of its own."""
-    for name in (PARAM, "ref_text", "ref_silence_ms"):
-        fields.refuse(name, NO_CLONING)
-    for name in ALONE:
-        if fields.flag(name):
-            raise Unprocessable(f"`{name}`: {NO_CLONING}", param=name, code="not_supported_yet")
-
-
-def _words(text: str | None, limits: Limits) -> str:
-    """The words in the clip, cleaned."""
+def words_of(text: str | None, limits: Limits) -> str:
+    """The words in the clip, cleaned. Raises InvalidRequest and its children."""
     if text is None or not text.strip():
         raise InvalidRequest(
             "`ref_text` is missing: the words in the clip. Without them, send "
@@ -124,6 +115,15 @@ def _words(text: str | None, limits: Limits) -> str:
     if not speakable(text):
         raise Unprocessable("`ref_text` holds nothing that can be spoken.", param="ref_text")
     return clean(text, "ref_text")
+
+
+def _refuse(fields: Fields) -> None:
+    """None of these fields is for a checkpoint with voices of its own."""
+    for name in (PARAM, "ref_text", "ref_silence_ms"):
+        fields.refuse(name, NO_CLONING)
+    for name in ALONE:
+        if fields.flag(name):
+            raise Unprocessable(f"`{name}`: {NO_CLONING}", param=name, code="not_supported_yet")
 
 
 def data_of(source: str, config: ServerConfig) -> bytes:
