@@ -255,6 +255,7 @@ def clip(tmp_path: Path) -> Path:
     [
         ("--ref-text", "Good morning."),
         ("--x-vector-only",),
+        ("--x-vector-only", "--ref-text", "b"),
         ("--ref-text", "a", "--ref-silence-ms", "0"),
     ],
 )
@@ -264,6 +265,7 @@ def test_say_with_the_voice_of_a_clip(
     status, _, err = run("say", "Hello.", "--model", base, "--ref-audio", clip, *how, "-o", "a.wav")
     assert status == 0 and len(samples(Path("a.wav"))) > 0
     assert ("short for a clip" in err) == ("a" in how), "what is odd about the clip is told"
+    assert ("--ref-text is not used" in err) == ("b" in how)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.remote.hosts import BOTH, HOSTS
 from vivace.config import EngineConfig, Limits
 from vivace.engine import Engine
 from vivace.errors import EngineFailure, Overloaded, Unavailable, Unprocessable
+from vivace.remote.near import LoopProcess
 from vivace.runtime import cloner
 from vivace.runtime.cloner import Cloner, with_silence
 from vivace.types import SAMPLES_PER_FRAME, Clip, Clone, Pcm, Sampling, SpeechRequest
@@ -227,6 +228,21 @@ def test_closing_ends_the_wait(stuck: tuple[Engine, Stuck]) -> None:
         assert first.exception(60) is None or isinstance(first.exception(), Unavailable)
     with pytest.raises(Unavailable):
         engine.clone(clip_of(24_000))
+
+
+def test_a_process_that_dies_leaves_nobody_waiting(model: Callable[[str], Model]) -> None:
+    with Engine(model("base").path, config=CONFIG, offline=True, host=BOTH["process"]) as engine:
+        host = engine._host
+        assert isinstance(host, LoopProcess)
+        with ThreadPoolExecutor(4) as pool:
+            waiting = [pool.submit(engine.clone, clip_of(24_000 * 29 + i)) for i in range(4)]
+            while not host._clips:
+                assert not waiting[0].done()
+            host._worker.kill()
+            ends = [future.exception(60) for future in waiting]
+        assert all(isinstance(end, EngineFailure | Unavailable) for end in ends[1:])
+        with pytest.raises(Unavailable):
+            engine.clone(clip_of(24_000))
 
 
 def pcm_of(samples: int) -> Pcm:

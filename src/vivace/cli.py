@@ -119,7 +119,8 @@ def say(
 
     words = _words(text)
     check_output(output, dump)
-    clip = read_clip(ref_audio, ref_text, ref_silence_ms, language, alone=x_vector_only)
+    limits = chosen.engine.limits
+    clip = read_clip(ref_audio, ref_text, ref_silence_ms, language, limits, alone=x_vector_only)
     log_to_stderr(logging.WARNING)
     config = replace(chosen.engine, max_sessions=1)
     with _engine(chosen, config) as engine:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from vivace.session import Session
 
 STDOUT = Path("-")
-LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def check_output(*outputs: Path | None) -> None:
 
 
 def read_clip(
-    file: Path | None, words: str, silence_ms: int, language: str, *, alone: bool
+    file: Path | None, words: str, silence_ms: int, language: str, limits: Limits, *, alone: bool
 ) -> Clip | None:
     """The clip of a voice, before a model is loaded for nothing; warnings go to stderr.
 
@@ -74,15 +73,17 @@ def read_clip(
         return None
     if not (alone or words.strip()):
         raise InvalidRequest("--ref-audio needs --ref-text, its words, or --x-vector-only.")
-    decoder = Decoder(LIMITS)
+    decoder = Decoder(limits)
     try:
         sound = decoder.decode(file.read_bytes())
     finally:
         decoder.close()
-    pcm, warnings = prepare(sound, LIMITS, as_it_is=silence_ms == 0)
+    pcm, warnings = prepare(sound, limits, as_it_is=silence_ms == 0)
     text = "" if alone else clean(words, "ref_text")
     if text:
         warnings += check_words(text, len(pcm) / SAMPLE_RATE, language)
+    elif words:
+        warnings.append("--ref-text is not used: --x-vector-only takes the voice alone")
     for warning in warnings:
         print(f"vivace: {warning}", file=sys.stderr)
     return Clip(pcm, text, silence_ms)

@@ -184,6 +184,15 @@ def test_33_what_does_not_come_back_is_killed(monkeypatch: pytest.MonkeyPatch, b
     assert ours._ready.empty()
 
 
+def test_a_process_that_falls_while_it_waits_is_replaced(decoder: Decoder) -> None:
+    decoder.prepare()
+    waiting = decoder._ready.get_nowait()
+    waiting.kill()
+    waiting.wait()
+    decoder._ready.put(waiting)
+    assert decoder.decode(packed("wav", 24_000)).rate == 24_000
+
+
 def at(pcm: Pcm, level_db: float) -> Pcm:
     """With so many dBFS of root mean square."""
     return (pcm * 10 ** (level_db / 20) / np.sqrt(np.square(pcm).mean())).astype(np.float32)

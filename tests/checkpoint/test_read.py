@@ -53,6 +53,13 @@ def test_base_gives_the_x_vector_size_alone(configs: Path) -> None:
     assert (speaker.dim, speaker.channels, speaker.se_channels) == (256, (512,) * 4 + (1536,), 128)
 
 
+def test_an_x_vector_that_the_talker_cannot_take(configs: Path) -> None:
+    base = {"tts_model_type": "base", "speaker_encoder_config": {"enc_dim": 128}}
+    change(configs / "config.json", lambda c: c.update(base))
+    with pytest.raises(CheckpointError, match="x-vector has 128 numbers, and the talker takes 256"):
+        read_spec(configs)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [

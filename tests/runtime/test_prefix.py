@@ -41,6 +41,19 @@ def test_the_key_is_what_the_head_is_made_of() -> None:
         assert key_of(clone) != key_of(other)
 
 
+def test_the_key_holds_the_frames_of_a_clip_that_lie_in_the_head() -> None:
+    codes = np.arange(48).reshape(3, 16)
+    other = codes.copy()
+    other[1] = 0
+
+    def key(codes: np.ndarray, head: int) -> object:
+        return key_of(Prompt([1] * 6, [X_VECTOR, 5, 6, -1, -1, -1], None, codes, head=head))
+
+    assert key(codes, 4) == key(other, 4), "the first frame alone"
+    assert key(codes, 5) != key(other, 5)
+    assert key(codes, 2) == key(other, 2)
+
+
 def test_a_known_head_is_not_laid_down_again_and_speech_is_the_same(
     model: Callable[[str], Model],
 ) -> None:

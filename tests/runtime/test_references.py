@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ from tests.golden import read
 from tests.golden.load import Model
 from tests.runtime.rig import on_lanes, prompt_of, runner_of
 
+from vivace.config import EngineConfig
+from vivace.engine import Engine
 from vivace.runtime import decoder
 from vivace.runtime.runner import Runner
 from vivace.text.prompt import Prompt
-from vivace.types import Codes, Pcm, Sampling
+from vivace.types import Codes, Pcm, Sampling, SpeechRequest, TextMode
 
 
 def heard(runner: Runner, slot: int, reference: Codes, codes: Codes) -> Pcm:
@@ -67,6 +70,38 @@ def test_a_known_clip_is_not_decoded_again_and_sounds_the_same(
     assert np.abs(other - first).max() > 1e-3
     cache = runner.decoder.references
     assert (cache.hits, cache.misses, len(cache)) == (2, 2, 2)
+
+
+@pytest.mark.parametrize("mode", TextMode)
+def test_a_clips_words_are_laid_down_once_and_speech_is_the_same(
+    model: Callable[[str], Model], mode: TextMode
+) -> None:
+    """Two texts, then the same words over other frames."""
+    m, clone = model("base"), read.clone(x_vector_only=False)
+    assert clone.ref_codes is not None
+    others = replace(clone, ref_codes=clone.ref_codes[::-1].copy())
+    greedy = Sampling(temperature=0.0, subtalker_temperature=0.0, max_frames=4)
+
+    def said(**options: int) -> tuple[list[Codes], tuple[int, int]]:
+        config = EngineConfig(device="cpu", max_sessions=1, max_context=256, threads=1, **options)
+        with Engine(m.path, config=config, offline=True) as engine:
+            made = []
+            for voice, text in ((clone, "Hello."), (clone, "A test, this is."), (others, "Hello.")):
+                request = SpeechRequest(
+                    clone=voice, sampling=greedy, text_mode=mode, guards=False, trim=False
+                )
+                chunks = list(engine.say(text, request))
+                made.append(np.concatenate([chunk.codes for chunk in chunks]))
+            runner = engine._host._loop.runner  # type: ignore[attr-defined]
+            return made, (runner.prefixes.hits, runner.prefixes.misses)
+
+    fresh, _ = said(prefix_mb=0)
+    shared, (hits, misses) = said()
+    for ours, theirs in zip(shared, fresh, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    # In whole text the words lie over padding, whatever the frames are.
+    assert (hits, misses) == ((1, 2) if mode is TextMode.STREAMING else (2, 1))
+    assert not np.array_equal(shared[0], shared[2])
 
 
 def test_the_states_kept_are_bounded(

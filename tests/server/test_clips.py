@@ -1,5 +1,6 @@
 """Reference clips over HTTP: read, decoded, encoded once; what is none is refused by its field."""
 
+import asyncio
 import base64
 import json
 import threading
@@ -284,6 +285,25 @@ async def test_voices_kept_are_bounded(engine: FakeEngine, monkeypatch: pytest.M
         await clones.voice(engine, Reference(CLIP, words, "auto"))  # type: ignore[arg-type]
     assert [engine.clips.get_nowait().ref_text for _ in range(4)][-1] == "one"
     assert len(clones._made) == 2
+
+
+async def test_a_socket_makes_the_voice_before_its_first_turn(
+    client: httpx.Client, engine: FakeEngine
+) -> None:
+    import websockets
+
+    url = str(client.base_url).replace("http", "ws")
+    async with websockets.connect(f"{url}{SPEECH}/stream") as socket:
+        update = {"type": "session.update", "ref_audio": CLIP, "ref_text": "Foreseen."}
+        await socket.send(json.dumps(update))
+        clip = await asyncio.to_thread(engine.clips.get, timeout=60)
+        assert clip.ref_text == "Foreseen."
+        for text in ("One.", "Two."):
+            await socket.send(json.dumps({"type": "input_text.append", "text": text}))
+            await socket.send(json.dumps({"type": "input_text.end"}))
+            session = await asyncio.to_thread(engine.next_session)
+            assert session.request.clone is engine.voice
+    assert engine.clips.empty()
 
 
 # The whole matrix, on real engines.

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tests.runners import SPEC, Bytes
 
+from vivace.runtime.prefix import key_of
 from vivace.text.prompt import Script
 from vivace.types import Clone, SpeechRequest, TextMode
 
@@ -17,8 +18,8 @@ def script(ahead: int, **fields: object) -> Script:
 def rows(script: Script) -> list[tuple[int, int]]:
     """Those of the prompt after its head, which stays the same for every text."""
     prompt = script.prompt()
-    assert prompt.head == len(script.head)
-    return list(zip(prompt.text, prompt.codec, strict=True))[prompt.head :]
+    assert prompt.head >= len(script.head)
+    return list(zip(prompt.text, prompt.codec, strict=True))[len(script.head) :]
 
 
 @pytest.mark.parametrize(
@@ -69,3 +70,27 @@ def test_whole_text_and_the_text_of_a_reference_stand_where_they_stood() -> None
             lanes.append([1, 2, 3, 4], 10)
             said.append(rows(lanes))
         assert said[0] == said[1]
+
+
+@pytest.mark.parametrize(("frames", "shared"), [(2, 2), (3, 3), (9, 4)])
+def test_rows_of_a_clip_and_its_words_are_the_same_for_every_text(frames: int, shared: int) -> None:
+    """As far as they hold nothing of the text: that is up to the end of the clip's words."""
+    codes = np.arange(frames * SPEC.codebooks).reshape(frames, -1)
+    clone = Clone(np.zeros(8, np.float32), codes, "abcd")
+    for mode, count in ((TextMode.STREAMING, shared), (TextMode.WHOLE, 4)):
+        prompts = []
+        for ids in ([1], [2, 3, 4, 5, 6, 7, 8, 9, 10, 11]):
+            lanes = script(0, voice=None, clone=clone, text_mode=mode)
+            lanes.append(ids, 10)
+            prompts.append(lanes.prompt())
+            assert prompts[-1].head == len(lanes.head) + count < len(prompts[-1].text)
+        head = prompts[0].head
+        assert prompts[0].text[:head] == prompts[1].text[:head]
+        assert prompts[0].codec[:head] == prompts[1].codec[:head]
+        assert key_of(prompts[0]) == key_of(prompts[1])
+
+
+def test_a_vector_alone_shares_what_stands_before_the_text() -> None:
+    lanes = script(0, voice=None, clone=Clone(np.zeros(8, np.float32)))
+    lanes.append([1, 2], 10)
+    assert lanes.prompt().head == len(lanes.head)

@@ -82,10 +82,11 @@ class Decoder:
         return answer if process.returncode == 0 else b""
 
     def _take(self) -> "subprocess.Popen[bytes]":
-        try:
-            return self._ready.get_nowait()
-        except queue.Empty:
-            return self._start()
+        with contextlib.suppress(queue.Empty):
+            while (ready := self._ready.get_nowait()).poll() is not None:
+                _end(ready)  # it has fallen while it waited: an interrupt reaches it too
+            return ready
+        return self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         seconds = str(self._limits.clip_max_s)

@@ -262,6 +262,11 @@ def _contradictions(spec: ModelSpec) -> list[str]:
             f"the code predictor draws from {spec.predictor.vocab} codes, and the speech tokenizer "
             f"has {codec.codebook_size}"
         )
+    if spec.speaker_encoder is not None and spec.speaker_encoder.dim != talker.hidden:
+        faults.append(
+            f"an x-vector has {spec.speaker_encoder.dim} numbers, and the talker takes "
+            f"{talker.hidden}"
+        )
     ids = {**asdict(spec.codec_ids), **spec.languages, **spec.speakers}
     for names, vocab in ((ids, talker.vocab), (asdict(spec.text_ids), spec.text_vocab)):
         faults += [f"id {i} of {n!r} is not below {vocab}" for n, i in names.items() if i >= vocab]

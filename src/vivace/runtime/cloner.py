@@ -6,9 +6,9 @@ of about a second, between which a step that waits gets its turn.
 """
 
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from vivace.model.codec_encoder import CodecEncoder
 from vivace.model.speaker import LEAST_SAMPLES, SpeakerEncoder
 from vivace.types import SAMPLE_RATE, SAMPLES_PER_FRAME, Clip, Clone, Pcm
 
-MOST_WAITING = 64
+MOST_WAITING = 32
 AGAIN_S = 2.0  # when to come back, if so many wait
 
 
@@ -84,8 +84,19 @@ class Cloner:
             codes = self._codec.forward(self._send(with_silence(clip))).cpu().numpy()
         return Clone(x_vector, codes, clip.ref_text)
 
-    def _aside(self) -> AbstractContextManager[Any]:
-        return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+    @contextmanager
+    def _aside(self) -> Iterator[None]:
+        """On a card: its own stream, and convolutions that round nothing to fewer digits.
+
+        That is a setting of the whole process; the lanes' steps are captured graphs, which keep
+        what they were captured with.
+        """
+        if self._stream is None:
+            yield
+            return
+        exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+        with torch.cuda.stream(self._stream), exact:
+            yield
 
     def _send(self, pcm: Pcm) -> Tensor:
         return torch.tensor(pcm, dtype=torch.float32, device=self.device)

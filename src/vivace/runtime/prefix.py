@@ -1,6 +1,7 @@
 """Keys and values of prompt rows that many sessions share: what stands before the text.
 
-They depend on the checkpoint, the voice or its vector, the language and the instructions alone.
+They depend on the checkpoint, the voice or its vector, the language and the instructions alone;
+behind a clip whose speech is continued also on its words and on the frames that lie over them.
 """
 
 from collections import OrderedDict
@@ -36,7 +37,11 @@ def key_of(prompt: Prompt) -> Hashable:
     """What the prompt's head depends on."""
     head = prompt.head
     vector = None if prompt.x_vector is None else prompt.x_vector.tobytes()
-    return tuple(prompt.text[:head]), tuple(prompt.codec[:head]), vector
+    codes = b""
+    if prompt.ref_codes is not None:  # in its last rows, of which the first may be the head's
+        first = len(prompt.codec) - len(prompt.ref_codes)
+        codes = prompt.ref_codes[: max(0, head - first)].tobytes()
+    return tuple(prompt.text[:head]), tuple(prompt.codec[:head]), vector, codes
 
 
 class Sized(Protocol):

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from vivace.engine import Engine
 
 THREADS: Final = 4  # clips fetched, decoded or waiting for the encoder at a time
-MOST_WAITING: Final = 64  # more than these wait
+MOST_WAITING: Final = 32  # more than these wait
 AGAIN_S: Final = 2.0
 KEPT: Final = 64  # voices of the latest clips, for the next turn or request with the same one
 FASTEST: Final = 15  # times as fast as the longest that a text may become
 NO_CLONING: Final = (
-    "this checkpoint has voices of its own and takes none from a clip; a base one does"
+    "this checkpoint has voices of its own and takes none from a clip; a base one does."
 )
 
 ALONE: Final = ("x_vector_only", "x_vector_only_mode")  # the second is vLLM-Omni's
@@ -78,17 +78,14 @@ def read_reference(fields: Fields, model: Offer, language: str, limits: Limits) 
     Raises:
         InvalidRequest: And its children; `param` names the field at fault.
     """
+    if model.spec.kind != "base":
+        _refuse(fields)
+        return None
     source, text = fields.text(PARAM), fields.text("ref_text")
     alone = {name: fields.flag(name) for name in ALONE}
     if set(alone.values()) == {True, False}:
         raise Unprocessable(f"`{ALONE[0]}` and `{ALONE[1]}` disagree: send one.", param=ALONE[1])
     silence_ms = fields.whole("ref_silence_ms", 0, limits.clip_silence_ms)
-    if model.spec.kind != "base":
-        given = {PARAM: source, "ref_text": text, **alone, "ref_silence_ms": silence_ms}
-        for name, value in given.items():
-            if value is not None and value is not False:
-                raise Unprocessable(f"`{name}`: {NO_CLONING}.", param=name, code="no_cloning")
-        return None
     if source is None or not source.strip():
         raise InvalidRequest(
             f"`{PARAM}` is missing: this checkpoint speaks with the voice of a clip.", param=PARAM
@@ -98,14 +95,14 @@ def read_reference(fields: Fields, model: Offer, language: str, limits: Limits) 
             fields.warnings.append("ref_text is not used: x_vector_only takes the voice alone")
         text = ""
     else:
-        text = _words(text, limits)
+        text = words_of(text, limits)
     if silence_ms is None:
         silence_ms = SILENCE_MS
     return Reference(source, text, language, silence_ms, model.model_id)
 
 
-def _words(text: str | None, limits: Limits) -> str:
-    """The words in the clip, cleaned."""
+def words_of(text: str | None, limits: Limits) -> str:
+    """The words in the clip, cleaned. Raises InvalidRequest and its children."""
     if text is None or not text.strip():
         raise InvalidRequest(
             "`ref_text` is missing: the words in the clip. Without them, send "
@@ -121,6 +118,15 @@ def _words(text: str | None, limits: Limits) -> str:
     if not speakable(text):
         raise Unprocessable("`ref_text` holds nothing that can be spoken.", param="ref_text")
     return clean(text, "ref_text")
+
+
+def _refuse(fields: Fields) -> None:
+    """None of these fields is for a checkpoint with voices of its own."""
+    for name in (PARAM, "ref_text", "ref_silence_ms"):
+        fields.refuse(name, NO_CLONING)
+    for name in ALONE:
+        if fields.flag(name):
+            raise Unprocessable(f"`{name}`: {NO_CLONING}", param=name, code="not_supported_yet")
 
 
 def data_of(source: str, config: ServerConfig) -> bytes:

@@ -10,7 +10,7 @@ from vivace.types import SpeechRequest
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
-    from vivace.server.clips import Clones, Reference
+    from vivace.server.clips import Clones, Reference, Voice
 
 T = TypeVar("T")
 
@@ -25,6 +25,7 @@ class Workers:
         threads = threads or min(16, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(threads, "vivace-edge")
         self._clones = clones
+        self._foreseen: set[asyncio.Future[Voice]] = set()
 
     async def cloned(
         self, engine: "Engine", request: SpeechRequest, reference: "Reference | None"
@@ -34,6 +35,18 @@ class Workers:
             return request, ()
         assert self._clones is not None
         return await self._clones.request(engine, request, reference)
+
+    def foresee(self, engine: "Engine", reference: "Reference | None") -> None:
+        """Begin to make a clip's voice for turns to come; those hear what is wrong with it."""
+        if reference is not None and self._clones is not None:
+            making = asyncio.ensure_future(self._clones.voice(engine, reference))
+            self._foreseen.add(making)
+            making.add_done_callback(self._seen)
+
+    def _seen(self, making: "asyncio.Future[Voice]") -> None:
+        self._foreseen.discard(making)
+        if not making.cancelled():
+            making.exception()
 
     async def run(self, work: Callable[..., T], *args: object, aside: bool = True) -> T:
         """The call's result; with `aside` false it is so short that it runs here and now."""

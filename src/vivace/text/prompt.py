@@ -115,6 +115,11 @@ class Script:
         codes = self.clone.ref_codes if self.clone is not None else None
         return 0 if codes is None else len(codes)
 
+    @property
+    def _shared_lead(self) -> int:
+        """Rows behind the head that are the clip's alone: its words, and what lies over them."""
+        return len(self._lead) if self.whole else min(len(self._lead), self.lead_frames)
+
     def append(self, ids: list[int], most_frames: int | None = None, *, last: bool = False) -> None:
         """Add tokens of the newest piece; `most_frames` says that they end it, `last` the text."""
         self._log.append((ids, most_frames, last))
@@ -201,6 +206,6 @@ class Script:
             codec,
             None if clone is None else clone.x_vector,
             None if clone is None else clone.ref_codes,
-            len(self.head),
+            len(self.head) + self._shared_lead,
             after,
         )

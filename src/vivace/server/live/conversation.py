@@ -89,6 +89,7 @@ class Conversation:
         tell_unknown(fields, strict=True)
         if manner.output.sse:
             raise Unprocessable("A socket has no server-sent events.", param="stream_format")
+        stage.workers.foresee(stage.engine, manner.reference)
         return manner
 
     @property
