@@ -52,6 +52,7 @@ NO_MEMORY = "no memory is left for this session; try again later, or lower --max
 EARLY_S = 0.001  # a step is started so long before the one before it should be over
 IDLE_S = 0.5  # longest sleep of an idle loop: the heartbeat of an idle engine
 MOST_FAULTS = 3  # batches that fail without a chunk of sound between them: then it is the engine
+PAUSE_S = 2.0  # a loop that came round so late was stopped: it sleeps `IDLE_S` at the most
 HANGS = 10  # times what a step should take, and `hang_s` more: then it never ends
 
 
@@ -298,7 +299,7 @@ class Loop:
         self.left: list[int] = []  # slots given up while the codec is at them
         self.tokens_free_s = 0.0  # when the last token step was collected
         self.tokens_end_s = 0.0  # when the last token step should be over
-        self.beat_s = clock()
+        self.beat_s = self.woke_s = clock()
         self.stopping = False
         self.broken: VivaceError | None = None  # what ended it, if nobody told it to stop
         self._faults = 0  # of batches, since the last chunk of sound
@@ -375,7 +376,10 @@ class Loop:
     def step(self) -> bool:
         """Publish what is done, take words, seat who waits, plan, start. False if nothing moved."""
         moved = self._collect()
-        now = self.beat_s = self.clock()
+        now = self.clock()
+        if now - self.beat_s > PAUSE_S:
+            self.woke_s = now
+        self.beat_s = now
         self._check_hung(now)
         self._listen()
         self._seat(now)
@@ -392,16 +396,20 @@ class Loop:
         return moved or started
 
     def _check_hung(self, now: float) -> None:
-        """A step that never ends would hold its sessions for ever. Raises EngineFailure."""
-        most_s = self.config.hang_s
-        if (sound := self.speaking) is not None and now - sound.since_s > most_s:
+        """A step that never ends would hold its sessions for ever. Raises EngineFailure.
+
+        The time counts from when this loop last came back from a long pause: then the whole process
+        was stopped, and its steps with it.
+        """
+        since_s, most_s = max(now - self.config.hang_s, self.woke_s), self.config.hang_s
+        if (sound := self.speaking) is not None and sound.since_s < since_s:
             most_s += HANGS * self.costs.voice_s(len(sound.turns), sound.frames)
-            if now - sound.since_s > most_s:
+            if now - max(sound.since_s, self.woke_s) > most_s:
                 raise EngineFailure("a step of the codec does not end")
-        if self.talking and now - (step := self.talking[0]).since_s > self.config.hang_s:
+        if self.talking and (step := self.talking[0]).since_s < since_s:
             laid = [turn for turn, _ in step.laid]
             most_s = self.config.hang_s + HANGS * self._takes_s(laid, step.turns)
-            if now - step.since_s > most_s:
+            if now - max(step.since_s, self.woke_s) > most_s:
                 raise EngineFailure("a step of the talker does not end")
 
     def _free(self, now: float) -> tuple[bool, bool]:

@@ -277,3 +277,33 @@ def test_wishes_are_read_from_every_dialect(
 def test_a_body_that_is_none_wishes_nothing(body: bytes) -> None:
     wish = wish_of(SPEECH, body)
     assert (wish.voice, wish.model) == (None, None)
+
+
+def test_metrics_of_all_are_one_page(client: httpx.Client, yard: Yard) -> None:
+    client.post(SPEECH, json=BODY)
+    page = client.get("/metrics").text
+    names = [line.split()[2] for line in page.splitlines() if line.startswith("# TYPE")]
+    assert len(names) == len(set(names)), "each family once"
+    assert all('replica="' in line for line in page.splitlines() if line[:1] not in ("#", ""))
+    told = {w for line in page.splitlines() for w in line.split('replica="')[1:]}
+    hosts = {urlsplit(r.url).netloc for r in yard.reports}
+    assert {one.partition('"')[0] for one in told} == {*hosts, "gate"}
+
+
+KEY = "a-key-of-sixteen-characters"
+
+
+def test_keys_and_pages_of_other_sites_are_checked_at_the_gate(yard: Yard) -> None:
+    config = replace(Options().server, api_keys={"amy": KEY})
+    yard.gate = Gate(Options(server=config), yard.gate._read)
+    shown = {"authorization": f"Bearer {KEY}"}
+    with gated(yard) as client:
+        assert client.get("/cluster").status_code == 401
+        assert client.get("/ready").status_code == 200
+        assert client.post(SPEECH, json=BODY).status_code == 401
+        assert client.get("/cluster", headers=shown).status_code == 200
+        assert client.post(SPEECH, json=BODY, headers=shown).status_code == 200
+        evil = {**shown, "origin": "https://evil.example"}
+        assert client.post(SPEECH, json=BODY, headers=evil).status_code == 403
+        own = {**shown, "origin": str(client.base_url).rstrip("/")}
+        assert client.post(SPEECH, json=BODY, headers=own).status_code == 200

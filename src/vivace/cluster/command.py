@@ -39,7 +39,7 @@ def cluster(
     """Serve from several engines behind one address. Needs `pip install 'vivace[cluster]'`."""
     from vivace.cluster.options import Options
     from vivace.logs import log_to_stderr
-    from vivace.server.serve import address_of, bind, check_tls
+    from vivace.server.serve import address_of, bind, check_tls, warn_of_strangers
 
     options = Options.of(
         chosen,
@@ -54,7 +54,8 @@ def cluster(
     start, edge = options.start, options.server
     check_tls(edge.tls_cert, edge.tls_key)
     sock = bind(start.host, start.port)
-    log_to_stderr(logging.INFO)
+    log_to_stderr(logging.INFO, start.log_format)
+    warn_of_strangers(sock, edge)
     ready = f"vivace is ready on {address_of(sock, tls=edge.tls_cert is not None)}"
     with running(options, ray_address) as gate:
         serve_gate(gate, options.server, sock, lambda: print(ready, flush=True))

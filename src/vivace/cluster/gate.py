@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 
 import aiohttp
 import ray
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -27,10 +28,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from vivace.cluster.board import BEAT_S, board
 from vivace.cluster.choose import Crowd, Replica, Report, Wish
 from vivace.cluster.options import Options
+from vivace.cluster.scrape import merged
 from vivace.cluster.sockets import talk
 from vivace.errors import EngineFailure, TooLarge, Unavailable, VivaceError
 from vivace.server import sse
-from vivace.server.replies import WithRequestId, failed, not_routed, refused
+from vivace.server.app import behind_the_door
+from vivace.server.metrics import Metrics
+from vivace.server.replies import failed, not_routed, refused
 from vivace.server.speaking import when_gone
 
 log = logging.getLogger("vivace")
@@ -74,6 +78,7 @@ class Gate:
             Route("/health", self.health),
             Route("/ready", self.ready),
             Route("/cluster", self.cluster),
+            Route("/metrics", self.metrics),
             WebSocketRoute("/{path:path}", Socket(self)),
             Route("/{path:path}", Forward(self), methods=METHODS),
         ]
@@ -83,7 +88,8 @@ class Gate:
             Exception: failed,
         }
         app = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
-        self.app: ASGIApp = WithRequestId(app)
+        self._metrics = Metrics()
+        self.app: ASGIApp = behind_the_door(app, options.server, self._metrics)
 
     session: aiohttp.ClientSession  # while the gate is open
 
@@ -122,6 +128,24 @@ class Gate:
     async def cluster(self, request: Request) -> Response:
         """Who is there, and who has spoken what."""
         return JSONResponse({"replicas": [_shown(r) for r in self.crowd.replicas.values()]})
+
+    async def metrics(self, request: Request) -> Response:
+        """Those of all replicas, and the gate's own."""
+        urls = [replica.url for replica in self.crowd.replicas.values() if replica.reachable]
+        pages = await asyncio.gather(*(self._page(request, url) for url in urls))
+        found = {url.partition("//")[2]: page for url, page in zip(urls, pages, strict=True)}
+        found["gate"] = generate_latest(self._metrics.registry).decode()
+        return Response(merged(found), media_type=CONTENT_TYPE_LATEST)
+
+    async def _page(self, request: Request, url: str) -> str:
+        """One replica's; nothing of one that does not answer."""
+        timeout = aiohttp.ClientTimeout(total=CONNECT_S)
+        try:
+            headers = onward(request)
+            async with self.session.get(url + "/metrics", headers=headers, timeout=timeout) as page:
+                return await page.text() if page.status == 200 else ""
+        except (aiohttp.ClientError, TimeoutError):
+            return ""
 
     @asynccontextmanager
     async def chosen(self, wish: Wish, tried: list[str]) -> AsyncIterator[Replica]:
@@ -300,8 +324,8 @@ def _query(scope: Scope) -> dict[str, str]:
 
 
 def onward(request: Request) -> list[tuple[str, str]]:
-    """A request's headers for the next hop, its id among them."""
-    dropped = OF_A_HOP | {"content-length", "x-request-id"}
+    """A request's headers for the next hop, its id among them; its origin has been checked."""
+    dropped = OF_A_HOP | {"content-length", "x-request-id", "origin", "accept-encoding"}
     headers = [(name, value) for name, value in request.headers.items() if name not in dropped]
     return [*headers, ("x-request-id", request.state.request_id)]
 

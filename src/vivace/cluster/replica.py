@@ -52,7 +52,7 @@ class Speech:
     """What Ray Serve starts on each card. It has no method to call: gates speak HTTP with it."""
 
     def __init__(self, options: Options) -> None:
-        log_to_stderr(logging.INFO)
+        log_to_stderr(logging.INFO, options.start.log_format)
         # TLS is the gate's business.
         config = replace(options.server, tls_cert=None, tls_key=None)
         start, device = options.start, options.engine.device

@@ -11,7 +11,7 @@ from vivace.errors import EngineFailure, outcome
 from vivace.server.replies import error_object
 
 KINDS = (aiohttp.WSMsgType.TEXT, aiohttp.WSMsgType.BINARY)
-PASSED = ("authorization", "xi-api-key", "x-api-key", "cartesia-version", "origin", "user-agent")
+PASSED = ("authorization", "xi-api-key", "x-api-key", "cartesia-version", "user-agent")
 
 
 async def talk(

@@ -80,6 +80,14 @@ def create_app(
         ],
         exception_handlers={VivaceError: refused, HTTPException: not_routed, Exception: failed},
     )
+    return behind_the_door(app, config, metrics)
+
+
+def behind_the_door(app: ASGIApp, config: ServerConfig, metrics: Metrics) -> ASGIApp:
+    """The app behind what stands before every route: keys, origins, ids, a story of each request.
+
+    Raises what `load_keys` raises.
+    """
     keys = load_keys(config.api_keys, config.api_keys_file)
     gated: ASGIApp = Gate(app, keys, config.cors_origins, metrics)
     if config.cors_origins:
