@@ -240,10 +240,10 @@ def test_a_clip_wanted_twice_at_once_is_encoded_once(
     go, begun = threading.Event(), threading.Event()
     clone = engine.clone
 
-    def slow(clip: object) -> Clone:
+    def slow(clip: object, model: str | None = None) -> Clone:
         begun.set()
         assert go.wait(60)
-        return clone(clip)  # type: ignore[arg-type]
+        return clone(clip, model)  # type: ignore[arg-type]
 
     engine.clone = slow  # type: ignore[method-assign]
     try:
