@@ -156,7 +156,8 @@ class Story:
         if self.kind != "none":
             about |= {"chars": self.chars, **self._sound()}
         if done is not None:
-            about |= {"frames": done.frames, "seed": done.seed}
+            about |= {"frames": done.frames, "seed": done.seed, "guard": done.cut}
+            about["redraws"] = done.redraws or None
         if self.text:
             about["text"] = "".join(self.text)
         if error is not None:
