@@ -244,9 +244,9 @@ def main(count: int, output: Path) -> None:
 
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # what is no HTTP is worth a warning, each time
-    met, tried = dict[str, Met](), 0
-    for number in itertools.takewhile(lambda _: tried < count, itertools.count()):
-        for name, some in run(count, number).items():
+    met, tried, numbers = dict[str, Met](), 0, itertools.count()
+    while tried < count:
+        for name, some in run(count, next(numbers)).items():
             met[name] = met.get(name, Met()) + some
             tried += sum(some.values())
     result = {"command": f"make http-fuzz EXAMPLES={count}", "commit": commit(), "requests": tried}
