@@ -16,6 +16,7 @@ from websockets.sync.client import connect as ws
 from vivace.config import ServerConfig
 from vivace.errors import Forbidden
 from vivace.server.gate import MOST_HEAD, MOST_TARGET, check_origin
+from vivace.server.serve import bind, warn_of_strangers
 
 SPEECH = "/v1/audio/speech"
 AMY, BOB = "amy-key-0123456789", "bob-key-9876543210"
@@ -245,6 +246,8 @@ def scope(origin: str | None, host: str = "tts.example", to: str = "10.0.0.1") -
         (scope("http://127.0.0.1:8000", "127.0.0.1:8000", "127.0.0.1"), False, True),
         (scope("http://[::1]:8000", "[::1]:8000", "::1"), False, True),
         (scope("http://evil.example:8000", "evil.example:8000", "127.0.0.1"), False, False),
+        (scope("http://evil.example:8000", "evil.example:8000", "::1"), False, False),
+        (scope("http://evil.example:8000", "evil.example:8000", "::ffff:127.0.0.1"), False, False),
         (scope("http://evil.example:8000", "evil.example:8000", "127.0.0.1"), True, True),
         (scope("http://localhost:9000", "localhost:8000", "127.0.0.1"), False, False),
     ],
@@ -258,6 +261,22 @@ def test_whose_pages_may_speak(asked: dict[str, object], keyed: bool, fine: bool
             check_origin(asked, allowed, keyed=keyed)
     check_origin(asked, ("*",), keyed=keyed)
     check_origin({**asked, "method": "GET"}, (), keyed=keyed)
+
+
+@pytest.mark.parametrize(
+    ("host", "config", "warned"),
+    [
+        ("0.0.0.0", ServerConfig(), True),
+        ("0.0.0.0", ServerConfig(api_keys={"amy": AMY}), False),
+        ("127.0.0.1", ServerConfig(), False),
+    ],
+)
+def test_a_port_that_is_open_to_all_is_warned_of(
+    caplog: pytest.LogCaptureFixture, host: str, config: ServerConfig, warned: bool
+) -> None:
+    with bind(host, 0) as sock:
+        warn_of_strangers(sock, config)
+    assert ("there are no API keys" in caplog.text) == warned
 
 
 def test_another_sites_page_cannot_speak_here(client: httpx.Client) -> None:

@@ -149,7 +149,7 @@ def test_who_leaves_is_told_as_cancelled(
     session = engine.next_session()
     sock.close()
     assert session.cancelled.wait(timeout=30)
-    assert log.one(reason="cancelled")["message"] == "spoke"
+    assert log.one(reason="cancelled")["message"] == "left"
 
 
 def test_a_route_that_is_not_there_is_one_label(client: httpx.Client, log: Log) -> None:

@@ -166,9 +166,10 @@ def check_origin(scope: Scope, allowed: tuple[str, ...], *, keyed: bool) -> None
 
 def _is_loopback(scope: Scope) -> bool:
     """Did it come by the interface that only this machine has?"""
-    with suppress(ValueError, TypeError):
-        return ipaddress.ip_address(scope["server"][0]).is_loopback
-    return True  # a Unix socket
+    try:
+        return _loops(scope["server"][0])
+    except (ValueError, TypeError):
+        return True  # a Unix socket
 
 
 def _is_here(host: str) -> bool:
@@ -177,5 +178,12 @@ def _is_here(host: str) -> bool:
     if name == "localhost" or name.endswith(".localhost"):
         return True
     with suppress(ValueError):
-        return ipaddress.ip_address(name).is_loopback
+        return _loops(name)
     return False
+
+
+def _loops(address: str) -> bool:
+    """Is that an address of the loopback interface? Raises ValueError if it is none at all."""
+    ip = ipaddress.ip_address(address)
+    mapped = ip.ipv4_mapped if isinstance(ip, ipaddress.IPv6Address) else None
+    return (mapped or ip).is_loopback

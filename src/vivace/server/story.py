@@ -156,7 +156,8 @@ class Story:
         if self.kind != "none":
             about |= {"chars": self.chars, **self._sound()}
         if done is not None:
-            about |= {"frames": done.frames, "seed": done.seed}
+            about |= {"frames": done.frames, "seed": done.seed, "guard": done.cut}
+            about["redraws"] = done.redraws or None
         if self.text:
             about["text"] = "".join(self.text)
         if error is not None:
@@ -164,7 +165,9 @@ class Story:
             about |= {"status": seen.status, "param": getattr(error, "param", None)}
             about["error"] = error.message if isinstance(error, VivaceError) else repr(error)
         ours = error is not None and outcome(error).status == 500
-        what = "spoke" if error is None else "failed" if self._sounded else "refused"
+        what = "left" if reason == FinishReason.CANCELLED else "spoke"
+        if error is not None:
+            what = "failed" if self._sounded else "refused"
         log.log(logging.ERROR if ours else logging.INFO, what, extra={"about": about})
 
     @property
