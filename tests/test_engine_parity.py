@@ -74,7 +74,7 @@ def test_same_seed_same_codes_alone_or_among_seven_others(engine: Engine) -> Non
     def request(seed: int) -> SpeechRequest:
         sampling = Sampling(seed=seed, max_frames=read.FRAMES)
         asked = row.request
-        return SpeechRequest(asked.voice, asked.language, clone=asked.clone, sampling=sampling)
+        return replace(asked, sampling=sampling, guards=True)
 
     def codes(session: Session) -> np.ndarray:
         return np.concatenate([chunk.codes for chunk in session])

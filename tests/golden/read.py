@@ -133,4 +133,5 @@ def _request(checkpoint: str, asked: Mapping[str, Any]) -> SpeechRequest:
         sampling=Sampling(**draws, max_frames=FRAMES),
         clone=clone(asked.get("x_vector_only_mode", False)) if base else None,
         guards=False,
+        patient=True,  # a machine that is busy sends nobody away
     )

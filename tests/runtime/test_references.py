@@ -92,7 +92,7 @@ def test_a_clips_words_are_laid_down_once_and_speech_is_the_same(
                 )
                 chunks = list(engine.say(text, request))
                 made.append(np.concatenate([chunk.codes for chunk in chunks]))
-            runner = engine._host._loop.runner  # type: ignore[attr-defined]
+            runner = engine._host._loop.runner.first  # type: ignore[attr-defined]
             return made, (runner.prefixes.hits, runner.prefixes.misses)
 
     fresh, _ = said(prefix_mb=0)

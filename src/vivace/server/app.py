@@ -18,7 +18,7 @@ from vivace.server import elevenlabs
 from vivace.server.batch import Batch, check_clips, read_batch
 from vivace.server.body import LONG_BODY, parse, read_body
 from vivace.server.cartesia import cartesia_routes
-from vivace.server.clips import Clones, most_body
+from vivace.server.clips import Clones, most_body, takes_clips
 from vivace.server.elevenlabs import elevenlabs_routes
 from vivace.server.gate import Gate
 from vivace.server.keys import load_keys
@@ -121,7 +121,7 @@ class Routes:
         self._draining = draining
         self._shelf = shelf
         self.clones = Clones(config)
-        if engine.spec.kind == "base":
+        if takes_clips(engine):
             self.clones.prepare()
         self.workers = Workers(config.encoder_threads, self.clones)
 

@@ -66,10 +66,14 @@ class Voice:
     warnings: tuple[str, ...]
 
 
+def takes_clips(engine: "Engine") -> bool:
+    """Is one of its models a base one?"""
+    return any(model.spec.kind == "base" for model in engine.models)
+
+
 def most_body(engine: "Engine", limits: Limits) -> int:
     """Bytes of a body: a clip in base64, with line ends, finds room where there is cloning."""
-    cloning = any(model.spec.kind == "base" for model in engine.models)
-    return limits.body_bytes + (limits.clip_bytes * 3 // 2 if cloning else 0)
+    return limits.body_bytes + (limits.clip_bytes * 3 // 2 if takes_clips(engine) else 0)
 
 
 def read_reference(fields: Fields, model: Offer, language: str, limits: Limits) -> Reference | None:
