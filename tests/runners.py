@@ -2,13 +2,14 @@
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import ParamSpec, TypeVar
 
 import numpy as np
 
 from vivace.model.spec import CodecIds, CodecSpec, ModelSpec, TextIds, TransformerSpec
+from vivace.schedule.costs import Costs
 from vivace.text.prompt import Prompt
 from vivace.types import SAMPLES_PER_FRAME, Frames, Pcm, Row, Sampling
 
@@ -80,6 +81,9 @@ class FakeRunner:
     def _note(self, call: str, *slots: int) -> None:
         self.calls.append((call, slots))
         self.fault(call, tuple(self.seeds.get(slot, -1) for slot in slots))
+
+    def fetch(self, model: int, busy: Collection[int], costs: Costs) -> bool:
+        return True
 
     def open(self, slot: int, sampling: Sampling, seed: int, model: int = 0) -> None:
         assert slot not in self.seeds, "a slot was given out twice"

@@ -1,6 +1,6 @@
 """The engine's loop, step by step, on a runner that counts and a clock that the test moves."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import count, pairwise
 from math import inf
@@ -13,7 +13,14 @@ from tests.runners import SPEC, Bytes, FakeRunner, SlowRunner
 
 from vivace.audio.onset import HOP
 from vivace.config import EngineConfig, Profile
-from vivace.errors import DeviceLost, EngineFailure, Overloaded, Unavailable, Unprocessable
+from vivace.errors import (
+    CheckpointError,
+    DeviceLost,
+    EngineFailure,
+    Overloaded,
+    Unavailable,
+    Unprocessable,
+)
 from vivace.loop import Cancel, Loop, More, Talking, Turn
 from vivace.schedule.admission import Admission
 from vivace.schedule.costs import FREE, Costs, CostTable
@@ -64,6 +71,7 @@ class Bench:
         pass
 
     def open(self, text: str | None = TEXT, **fields: object) -> Session:
+        model = fields.pop("model", 0)
         sampling, most_in_all = fields.pop("sampling", Sampling()), fields.pop("most_in_all", inf)
         request = SpeechRequest(voice="ryan", **fields)  # type: ignore[arg-type]
         intake = Intake(
@@ -77,7 +85,7 @@ class Bench:
         session = Session(f"s{seed}", request, self, intake, most_chars=10_000)
         script = Script(SPEC, request, Bytes())
         assert isinstance(sampling, Sampling) and isinstance(most_in_all, float | int)
-        turn = Turn(session, script, sampling, seed, Track(self.now))
+        turn = Turn(session, script, sampling, seed, Track(self.now, model=model))  # type: ignore[arg-type]
         turn.most_in_all = most_in_all
         self.loop.tell(turn)
         if text is not None:
@@ -823,3 +831,65 @@ def test_whom_nobody_listens_to_waits_where_a_live_one_is_sent_away() -> None:
     bench.run()
     assert isinstance(done(live).error, Overloaded)
     assert frames(drain(patient)) == frames(drain(first)) == list(range(30))
+
+
+class Fetched(FakeRunner):
+    """Its second model comes when the test says so, or not at all."""
+
+    there, fault_s = False, None
+
+    def fetch(self, model: int, busy: Collection[int], costs: Costs) -> bool:
+        self.busy = set(busy)
+        if model and self.fault_s is not None:
+            raise CheckpointError(self.fault_s)
+        if model and self.there and model not in costs.tokens:
+            costs.add(model, FREE)
+        return self.there or not model
+
+
+def test_who_waits_for_a_model_holds_no_slot_and_nobody_up() -> None:
+    runner = Fetched()
+    bench = Bench(runner, max_sessions=1)
+    first, other = bench.open(model=1), bench.open()
+    bench.run()
+    assert done(other).reason is FinishReason.STOP and first.done is None
+    assert len(bench.loop.free) == 1 and not bench.loop.waiting
+    runner.there = True
+    bench.run()
+    assert frames(drain(first)) == [0, 1, 2, 3, 4] and not bench.loop.parked
+
+
+def test_a_model_that_does_not_come_ends_those_who_wait_for_it() -> None:
+    runner = Fetched()
+    bench = Bench(runner, load_wait_s=5.0)
+    tired, gone = bench.open(model=1), bench.open(model=1)
+    bench.run()
+    gone.cancel()
+    bench.now += 5.1
+    bench.run()
+    assert done(gone).reason is FinishReason.CANCELLED
+    with pytest.raises(Overloaded):
+        list(tired)
+    runner.fault_s = "cut off"
+    broken, fine = [bench.open(model=1) for _ in range(2)], bench.open()
+    bench.run()
+    for session in broken:
+        with pytest.raises(CheckpointError, match="cut off"):
+            list(session)
+    assert done(fine).reason is FinishReason.STOP and not bench.loop.parked
+
+
+def test_a_model_is_busy_while_sessions_or_steps_of_it_are_there() -> None:
+    runner = Fetched(lambda seed: 10)
+    runner.there = True
+    bench = Bench(runner)
+    session, other = bench.open(model=1), bench.open(None)
+    bench.loop.step()
+    other.append("a")
+    bench.loop.step()
+    assert runner.busy == {1}
+    bench.run()
+    assert done(session).reason is FinishReason.STOP and bench.loop._busy() == {0}
+    other.end()
+    bench.run()
+    assert bench.loop._busy() == set()

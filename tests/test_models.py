@@ -9,8 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tests.remote.hosts import BOTH
 
+from vivace.checkpoint import unfilled
+from vivace.checkpoint.read import read_spec
 from vivace.checkpoint.synth import write_synthetic
 from vivace.config import EngineConfig
 from vivace.engine import Engine
@@ -18,6 +21,7 @@ from vivace.errors import CheckpointError, NotFound, Unprocessable
 from vivace.host import LoopThread
 from vivace.parts import Parts, load_parts
 from vivace.runtime.crew import Crew
+from vivace.runtime.memory import weigh
 from vivace.session import Session
 from vivace.types import Clone, Codes, Sampling, SpeechRequest
 
@@ -126,12 +130,13 @@ def test_the_first_listed_is_the_default_and_any_may_be_named(
 def test_what_a_crew_has_in_common_is_there_once(folders: dict[str, Path]) -> None:
     parts = load_parts(list(folders.values()), CONFIG, revision=None, offline=True)
     assert isinstance(parts.runner, Crew)
-    first, *others = parts.runner.runners
+    first, *others = parts.runner.runners.values()
     for runner in others:
         assert runner.codec is first.codec and runner.decoder is first.decoder
         assert runner.tokens is first.tokens and runner.kv is first.kv
         assert runner.pages is first.pages and runner.state is not first.state
-    assert len(parts.beside) == 2 and all(beside.costs.frame[1] > 0 for beside in parts.beside)
+    costs = [beside.costs for beside in parts.beside]
+    assert len(costs) == 2 and all(table is not None and table.frame[1] > 0 for table in costs)
 
 
 def test_another_speech_tokenizer_is_refused_by_name(
@@ -152,7 +157,7 @@ def test_nothing_is_loaded_where_not_all_of_it_fits(
     def never(*_: object) -> None:
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr(parts, "load", never)
+    monkeypatch.setattr(parts, "load_talker", never)
     monkeypatch.setattr(parts, "plan_memory", partial(_on_a_small_card, parts.plan_memory))
     with pytest.raises(CheckpointError, match=r"GB  weights of .*voice_design") as refusal:
         Engine(list(folders.values()), config=CONFIG)
@@ -160,7 +165,66 @@ def test_nothing_is_loaded_where_not_all_of_it_fits(
 
 
 def _on_a_small_card(plan, *args):  # type: ignore[no-untyped-def]
-    return plan(*args[:-1], 10**9)
+    return plan(*args[:-2], 10**9, args[-1])
+
+
+def lazily(folders: dict[str, Path], **more: object) -> EngineConfig:
+    """With memory for two of the three models."""
+    sizes = [
+        weigh(*unfilled(read_spec(folder), "meta", torch.float32)) for folder in folders.values()
+    ]
+    return replace(CONFIG, model_memory_mb=(2 * max(sizes) >> 20) + 1, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("host", BOTH)
+def test_models_beyond_the_budget_come_at_first_use_and_all_say_what_they_say_alone(
+    folders: dict[str, Path], alone: list[Codes], host: str
+) -> None:
+    """Kind after kind and back, beside a stream that goes on all the while."""
+    with Engine(list(folders.values()), config=lazily(folders), host=BOTH[host]) as engine:
+        every = list(enumerate(requests()))
+        for _, kind in enumerate([*KINDS, *reversed(KINDS), KINDS[2], KINDS[0]]):
+            several = [(i, made) for i, made in every if made[0] == kind][:3]
+            sessions = [(i, engine.say(text, request)) for i, (_, text, request) in several]
+            for i, session in sessions:
+                np.testing.assert_array_equal(codes(session), alone[i], err_msg=f"{kind} {i}")
+        assert engine.stats().slots_free == 16
+
+
+def test_mixed_requests_that_do_not_fit_at_once_take_turns(
+    folders: dict[str, Path], alone: list[Codes]
+) -> None:
+    with Engine(list(folders.values()), config=lazily(folders, load_wait_s=600.0)) as engine:
+        sessions = [engine.say(text, request) for _, text, request in requests()]
+        for session, expected in zip(sessions, alone, strict=True):
+            np.testing.assert_array_equal(codes(session), expected)
+
+
+def test_a_model_that_cannot_be_loaded_ends_its_requests_alone(
+    folders: dict[str, Path], tmp_path: Path, alone: list[Codes]
+) -> None:
+    copies = {kind: tmp_path / kind for kind in KINDS}
+    for kind in KINDS:
+        shutil.copytree(folders[kind], copies[kind])
+    with Engine(list(copies.values()), config=lazily(copies)) as engine:
+        weights = copies["base"] / "model.safetensors"
+        whole = weights.read_bytes()
+        weights.write_bytes(whole[:-100])
+        every = requests()
+        _, text, request = every[2]
+        broken = [engine.say(text, request) for _ in range(2)]
+        beside = engine.say(*every[0][1:])
+        for session in broken:
+            with pytest.raises(CheckpointError, match="cut off or damaged"):
+                list(session)
+        np.testing.assert_array_equal(codes(beside), alone[0])
+        weights.write_bytes(whole)
+        np.testing.assert_array_equal(codes(engine.say(text, request)), alone[2])
+
+
+def test_a_budget_too_small_for_one_is_refused_with_both_figures(folders: dict[str, Path]) -> None:
+    with pytest.raises(CheckpointError, match=r"takes \d+ MiB, and --model-memory-mb is 1:"):
+        Engine(list(folders.values()), config=replace(CONFIG, model_memory_mb=1))
 
 
 def test_a_fine_tuned_checkpoint_brings_its_own_speakers(

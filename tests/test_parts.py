@@ -42,16 +42,16 @@ def test_kernels_that_do_not_compile_in_some_size_are_done_without(
 ) -> None:
     tried: list[bool] = []
 
-    def warm_up(_: object, __: object, config: EngineConfig) -> str:
+    def crew(_: object, __: object, config: EngineConfig) -> str:
         tried.append(config.kernels)
         if config.kernels:
             raise RuntimeError("out of resource: shared memory\nand more of it")
-        return "warm"
+        return "crew"
 
-    monkeypatch.setattr(parts, "_crew", lambda *_: ("crew", [None]))
-    monkeypatch.setattr(parts, "_warm_up", warm_up)
+    monkeypatch.setattr(parts, "_crew", crew)
+    monkeypatch.setattr(parts, "_settle", lambda _: None)
     card, config = torch.device("cuda"), EngineConfig()
-    assert parts._start([], card, config) == ("crew", [None], "warm")  # type: ignore[comparison-overlap]
+    assert parts._start([], card, config) == ("crew", [])  # type: ignore[comparison-overlap]
     assert tried == [True, False]
     assert [r.message for r in caplog.records] == [
         "no kernels of ours, so steps are slower: out of resource: shared memory"

@@ -116,6 +116,10 @@ class EngineConfig:
     slo_ttfa_s: float = field(default=3.0, metadata={"name": "slo_ttfa_ms", "scale": 1e-3})
     max_context: int = 8192  # positions one session may fill: prompt rows and frames
     session_context: int = 512  # positions a session fills as a rule; sizes the shared pool
+    # Memory for models' weights: those that do not fit are loaded at first use, in the place of
+    # the one unused for longest. 0: all of them are there from the start.
+    model_memory_mb: int = 0
+    load_wait_s: float = 60.0  # a request that waits longer for its model to be loaded is refused
     prefix_mb: int = 256  # keys and values kept of what stands before the text; 0 keeps none
     graphs: bool = True  # replay captured graphs on a card
     kernels: bool = True  # use our own kernels on a card
@@ -140,7 +144,16 @@ class EngineConfig:
     def __post_init__(self) -> None:
         _check(self, 1, "max_sessions", "session_context")
         _check(self, 64, "max_context")
-        counts = ("max_queue", "prefix_mb", "text_lead", "piece_s", "threads", "restarts")
+        counts = (
+            "max_queue",
+            "model_memory_mb",
+            "load_wait_s",
+            "prefix_mb",
+            "text_lead",
+            "piece_s",
+            "threads",
+            "restarts",
+        )
         _check(self, 0, *counts, "stall_s", "slo_ttfa_s", "restarts_s")
         _check(self, 0, "guard_silence_s", "guard_loop_s", "redraws")
         _check(self, 0.5, "hang_s")

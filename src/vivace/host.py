@@ -83,13 +83,17 @@ def fitted(config: EngineConfig, parts: "Parts") -> EngineConfig:
 
 def costs_of(parts: "Parts", config: EngineConfig) -> Costs:
     """What steps of these parts cost, to begin with: as timed now, corrected as learned before."""
-    tables_of = [parts.costs, *(beside.costs for beside in parts.beside)]
-    files = [_costs_file(parts.device, offer, config) for offer in offers_of(parts)]
-    before = [{} if file is None else tables.learned(file) for file in files]
-    costs = Costs(tables_of[0], config.profile, before[0])
-    for model, (table, learned) in enumerate(zip(tables_of[1:], before[1:], strict=True), 1):
-        costs.add(model, table, learned)
+    first, *others = (_learned(parts, offer, config) for offer in offers_of(parts))
+    costs = Costs(parts.costs, config.profile, first)
+    for model, (beside, learned) in enumerate(zip(parts.beside, others, strict=True), 1):
+        if beside.costs is not None:
+            costs.add(model, beside.costs, learned)
     return costs
+
+
+def _learned(parts: "Parts", offer: Offer, config: EngineConfig) -> dict[str, float]:
+    file = _costs_file(parts.device, offer, config)
+    return {} if file is None else tables.learned(file)
 
 
 def keep_costs(parts: "Parts", config: EngineConfig, costs: Costs) -> None:
@@ -97,6 +101,8 @@ def keep_costs(parts: "Parts", config: EngineConfig, costs: Costs) -> None:
     for model, offer in enumerate(offers_of(parts)):
         if (file := _costs_file(parts.device, offer, config)) is None:
             return
+        if model not in costs.tokens:  # it has not been in memory
+            continue
         try:
             learned = costs.learned(model)
             about = {"device": parts.device, "model": offer.model_id, "learned": learned}

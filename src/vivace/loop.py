@@ -10,7 +10,7 @@ import math
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -77,8 +77,15 @@ class Steps(Protocol):
         """Call `wake` whenever a step is done; a runner that cannot has a short `poll_s`."""
         ...
 
+    def fetch(self, model: int, busy: Collection[int], costs: Costs) -> bool:
+        """Is that model in memory? If not it will be, in the place of others that are not `busy`.
+
+        Whenever one has been loaded `costs` are told of its steps. Raises what kept it from that.
+        """
+        ...
+
     def open(self, slot: int, sampling: Sampling, seed: int, model: int = 0) -> None:
-        """Make the slot a fresh one, for a session of that model."""
+        """Make the slot a fresh one, for a session of that model, which is in memory."""
         ...
 
     def close(self, slot: int) -> None:
@@ -290,6 +297,7 @@ class Loop:
             clockwise.pacer, config.max_sessions, config.max_queue, config.slo_ttfa_s
         )
         self.turns: dict[Listener, Turn] = {}  # all of them
+        self.parked: dict[Listener, Turn] = {}  # those whose model is yet to be looked for
         self.waiting: dict[Listener, Turn] = {}  # those with something to say and no slot
         self.seats: dict[Track, Turn] = {}  # those with a slot, in the order they got it
         self.using = Counter[int]()  # how many of both there are of each model
@@ -382,6 +390,8 @@ class Loop:
         self.beat_s = now
         self._check_hung(now)
         self._listen()
+        if self.parked:
+            self._fetch(now)
         self._seat(now)
         talk, speak = self._free(now)
         if not (talk or speak):
@@ -444,8 +454,35 @@ class Loop:
             self._said_all(turn)
         elif turn.track.seated:
             self._look_at_text(turn, self.clock())
-        elif turn.session not in self.waiting and turn.script.prompt_ready:
-            self._admit(turn)
+        elif turn.session in self.waiting or turn.session in self.parked:
+            return
+        elif turn.script.prompt_ready:
+            turn.track.arrived_s = self.clock()
+            self.parked[turn.session] = turn
+
+    def _fetch(self, now: float) -> None:
+        """Admit those whose model is in memory; the others wait for it, for a while."""
+        for model in {turn.track.model for turn in self.parked.values()}:
+            turns = [turn for turn in self.parked.values() if turn.track.model == model]
+            there = False
+            with self._blame(turns):
+                there = self.runner.fetch(model, self._busy(), self.costs)
+            for turn in turns:
+                if there:
+                    del self.parked[turn.session]
+                    self._admit(turn)
+                elif now - turn.track.arrived_s > self.config.load_wait_s:
+                    text = "its model is not in memory, and others are in use"
+                    again_s = max(1.0, self.config.load_wait_s)
+                    self._end([turn], Overloaded(text, retry_after_s=again_s))
+
+    def _busy(self) -> set[int]:
+        """Models with sessions, or with steps under way."""
+        flying = (turn for step in self.talking for turn in (*step.turns, *dict(step.laid)))
+        return {
+            *(turn.track.model for turn in flying),
+            *(model for model, turns in self.using.items() if turns),
+        }
 
     def _admit(self, turn: Turn) -> None:
         """Let a newcomer with something to say wait for a slot, or send it away with a time."""
@@ -853,6 +890,7 @@ class Loop:
         """The one way out: terminal event, slot and pages back."""
         if self.turns.pop(turn.session, None) is None:
             return
+        self.parked.pop(turn.session, None)
         waited = self.waiting.pop(turn.session, None) is not None
         seated = self.seats.pop(turn.track, None) is not None
         if waited or seated:

@@ -4,7 +4,7 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import product
@@ -12,7 +12,15 @@ from pathlib import Path
 
 import torch
 
-from vivace.checkpoint import Model, load, look, unfilled, unfilled_codec
+from vivace.checkpoint import (
+    Model,
+    load_encoders,
+    load_talker,
+    look,
+    unfilled,
+    unfilled_codec,
+    unfilled_encoders,
+)
 from vivace.checkpoint.embedded import embedded
 from vivace.checkpoint.locate import locate
 from vivace.config import EngineConfig, Profile
@@ -24,11 +32,12 @@ from vivace.model.quant import quantize, rounds
 from vivace.model.spec import ModelSpec
 from vivace.roster import Models, Offer, several
 from vivace.runtime.cloner import Cloner
-from vivace.runtime.crew import Crew
+from vivace.runtime.crew import Crew, Warm
 from vivace.runtime.lanes import finished
 from vivace.runtime.memory import Load, Memory, plan_memory, weigh
 from vivace.runtime.passes import FrameShape, any_frame
-from vivace.runtime.runner import Runner
+from vivace.runtime.runner import Runner, Shared
+from vivace.runtime.shelf import Shelf
 from vivace.runtime.sizes import Sizes, upto
 from vivace.runtime.sound import Sound
 from vivace.runtime.state import PAGE, Filter
@@ -47,7 +56,7 @@ class Beside:
     """A further model of an engine, what its steps take, and its cloner if it is a base one."""
 
     offer: Offer
-    costs: CostTable = FREE
+    costs: CostTable | None = None  # None while it is not in memory
     cloner: Cloner | None = None
 
 
@@ -89,7 +98,7 @@ def load_parts(
     _check_alike(sources)
     device = _device(config.device)
     try:
-        crew, cloners, costs = _start(sources, device, config)
+        crew, cloners = _start(sources, device, config)
     except torch.cuda.OutOfMemoryError as error:
         raise CheckpointError(
             f"{device} ran out of memory at start; lower --max-sessions (now "
@@ -99,6 +108,8 @@ def load_parts(
     names = ", ".join(offer.model_id for offer in offers)
     log.info("%s: ready on %s after %.1f s", names, device, time.monotonic() - started)
     first, label = offers[0], _label(device, crew.first, config.quantize)
+    costs = [crew.shelf.held[i].costs if i in crew.shelf.held else None for i in range(len(offers))]
+    assert costs[0] is not None, "the first is loaded at the start"
     return Parts(
         first.model_id,
         first.spec,
@@ -146,13 +157,13 @@ def _label(device: torch.device, runner: Runner, quantize: str) -> str:
 
 def _start(
     sources: Sequence[Source], device: torch.device, config: EngineConfig
-) -> tuple[Crew, list[Cloner | None], list[CostTable]]:
+) -> tuple[Crew, list[Cloner | None]]:
     """Warm runners and cloners; without our kernels where a size of them does not compile."""
     try:
-        crew, cloners = _crew(sources, device, config)
-        for cloner in filter(None, cloners):
-            cloner.warm_up()
-        return crew, cloners, _warm_up(crew, sources, config)
+        crew = _crew(sources, device, config)
+        cloners = [_cloner(source, device) for source in sources]
+        _settle(device)
+        return crew, cloners
     except (CheckpointError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:
@@ -167,49 +178,148 @@ def _cause(error: Exception) -> str:
     return str(error).strip().split("\n")[0]
 
 
-def _crew(
-    sources: Sequence[Source], device: torch.device, config: EngineConfig
-) -> tuple[Crew, list[Cloner | None]]:
-    """Make sure that all of it fits, then load the weights, and make room for sessions beside."""
+def _crew(sources: Sequence[Source], device: torch.device, config: EngineConfig) -> Crew:
+    """Make sure that it fits, and load what is to be in memory from the start."""
     dtype = _dtype(config.dtype, device)
-    rounded = rounds(config.quantize, device, dtype)
-    memory = _memory(sources, device, dtype, config)
+    weights = {i: _weight(source.offer.spec, dtype) for i, source in enumerate(sources)}
+    budget = config.model_memory_mb << 20 or sum(weights.values())
+    _check_sizes(sources, weights, budget)
+    memory = _memory(sources, weights, budget, device, dtype, config)
     tokens = ThreadPoolExecutor(1, "vivace-tokens")
     threads = max(_threads(config.threads, source.offer.spec) for source in sources)
     tokens.submit(torch.set_num_threads, max(1, threads - threads // 2)).result()
-    runners: list[Runner] = []
-    cloners: list[Cloner | None] = []
-    for source in sources:
-        codec = runners[0].codec if runners else None
-        parts = tokens.submit(load, source.path, device, dtype, codec).result()
-        if rounded:
-            tokens.submit(quantize, parts.talker, parts.predictor).result()
-        # The codec's lane has the threads that the talkers' has not.
-        runners.append(
-            _runner(parts, memory, config, runners, threads=max(1, threads // 2), thread=tokens)
+    # The codec's lane has the threads that the talkers' has not.
+    bring = Bringer(sources, memory, config, device, dtype, tokens, max(1, threads // 2))
+    held: dict[int, Warm] = {}
+    for i, source in enumerate(sources):
+        if sum(weights[model] for model in held) + weights[i] <= budget:
+            held[i] = bring.first(i) if not held else bring.next(i, in_lane=True)
+            if device.type == "cuda":
+                _lay_voices(held[i].runner, source.offer.tokenizer, config.profile.prefill_rows)
+    return Crew(Shelf(held, weights, budget, bring.next))
+
+
+def _check_sizes(sources: Sequence[Source], weights: Mapping[int, int], budget: int) -> None:
+    """Each must fit the budget by itself."""
+    for i, source in enumerate(sources):
+        if weights[i] > budget:
+            raise CheckpointError(
+                f"{source.offer.model_id} takes {weights[i] >> 20} MiB, and --model-memory-mb is "
+                f"{budget >> 20}: raise it, or leave the model out",
+                code="memory",
+            )
+
+
+@dataclass(slots=True)
+class Bringer:
+    """Loads models and warms them up, at the start or while others speak."""
+
+    sources: Sequence[Source]
+    memory: Memory
+    config: EngineConfig
+    device: torch.device
+    dtype: torch.dtype
+    tokens: ThreadPoolExecutor
+    threads: int  # of the codec's lane, on the CPU
+    shared: Shared | None = None
+
+    def first(self, number: int) -> Warm:
+        """The one that makes what all share."""
+        warm = self.next(number, in_lane=True)
+        self.shared = warm.runner.shared
+        return warm
+
+    def next(self, number: int, *, in_lane: bool = False) -> Warm:
+        """A further one. Raises CheckpointError; `in_lane` reads its weights in the tokens' thread.
+
+        On the CPU OpenMP keeps a pool for each thread that computes: at the start that of the lane.
+        """
+        source = self.sources[number]
+        try:
+            parts = (
+                self.tokens.submit(self._read, source).result() if in_lane else self._read(source)
+            )
+            runner = self._runner(parts)
+            sizes = runner.sizes or _sizes(self.config.profile, self.memory.sessions, card=False)
+            return Warm(runner, runner.warm_up(sizes))
+        except torch.cuda.OutOfMemoryError as error:
+            if self.shared is None or in_lane:
+                raise
+            raise CheckpointError(
+                f"{self.device} has no memory left for {source.offer.model_id}", code="memory"
+            ) from error
+
+    def _read(self, source: Source) -> Model:
+        codec = None if self.shared is None else self.shared.codec
+        spec, device = source.offer.spec, self.device
+        parts = load_talker(source.path, spec, device, self.dtype, codec)
+        if rounds(self.config.quantize, device, self.dtype):
+            quantize(parts.talker, parts.predictor)
+        return parts
+
+    def _runner(self, parts: Model) -> Runner:
+        """One model's, with the slots of them all."""
+        config, memory, card = self.config, self.memory, self.device.type == "cuda"
+        sizes = _sizes(config.profile, memory.sessions, card)
+        fused, sound = False, None
+        if card and config.kernels:
+            fused, sound = _kernels(parts, memory.sessions, sizes, codec=self.shared is None)
+        return Runner(
+            parts.spec,
+            parts.talker,
+            parts.predictor,
+            parts.codec,
+            slots=memory.sessions,
+            pages=memory.pages,
+            context=config.max_context,
+            sizes=sizes if card else None,
+            common=_common(parts.spec, config, fused) if card else None,
+            sound=sound,
+            graphs=config.graphs,
+            prefix_bytes=config.prefix_mb << 20,
+            threads=self.threads,
+            thread=self.tokens,
+            shared=self.shared,
         )
-        cloners.append(_cloner(parts))
-    return Crew(runners), cloners
 
 
-def _cloner(parts: Model) -> Cloner | None:
-    return None if parts.encoders is None else Cloner(parts.encoders.speaker, parts.encoders.codec)
+def _cloner(source: Source, device: torch.device) -> Cloner | None:
+    """A base model's, warm; its encoders stay in memory whether the model does or not."""
+    encoders = load_encoders(source.path, source.offer.spec, device)
+    if encoders is None:
+        return None
+    cloner = Cloner(*encoders.both)
+    cloner.warm_up()
+    return cloner
+
+
+def _settle(device: torch.device) -> None:
+    """What lives now lives as long as the process; collections need not look at it."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        gc.collect()
+        gc.freeze()
 
 
 def _memory(
-    sources: Sequence[Source], device: torch.device, dtype: torch.dtype, config: EngineConfig
+    sources: Sequence[Source],
+    weights: Mapping[int, int],
+    budget: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    config: EngineConfig,
 ) -> Memory:
     """What it will take, from the shapes alone; said, and compared with what is free."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
     loads = [
-        Load(offer.model_id, offer.spec, _weight(offer.spec, dtype))
-        for offer in (source.offer for source in sources)
+        Load(source.offer.model_id, source.offer.spec, weights[i], _hearing(source.offer.spec))
+        for i, source in enumerate(sources)
     ]
     codec = unfilled_codec(sources[0].offer.spec, "meta")
     size = weigh(codec)
     if device.type == "cuda" and config.kernels:
         size += size // 2  # packed in half precision, beside
-    memory = plan_memory(config, loads, size, codec.shapes, dtype.itemsize, free)
+    memory = plan_memory(config, loads, size, codec.shapes, dtype.itemsize, free, budget)
     log.info("%s", memory)
     if memory.sessions < config.max_sessions:
         log.warning("%s holds %d of %d sessions", device, memory.sessions, config.max_sessions)
@@ -217,43 +327,14 @@ def _memory(
 
 
 def _weight(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes of a checkpoint's weights in memory, without the codec's."""
-    talker, predictor, encoders = unfilled(spec, "meta", dtype)
-    return weigh(talker, predictor, *(encoders.both if encoders else ()))
+    """Bytes of a checkpoint's talker and predictor in memory."""
+    return weigh(*unfilled(spec, "meta", dtype))
 
 
-def _runner(
-    parts: Model,
-    memory: Memory,
-    config: EngineConfig,
-    beside: Sequence[Runner],
-    *,
-    threads: int,
-    thread: ThreadPoolExecutor,
-) -> Runner:
-    """One model's, with the slots of them all."""
-    card = parts.codec.codebooks.device.type == "cuda"
-    sizes = _sizes(config.profile, memory.sessions, card)
-    fused, sound = False, None
-    if card and config.kernels:
-        fused, sound = _kernels(parts, memory.sessions, sizes, codec=not beside)
-    return Runner(
-        parts.spec,
-        parts.talker,
-        parts.predictor,
-        parts.codec,
-        slots=memory.sessions,
-        pages=memory.pages,
-        context=config.max_context,
-        sizes=sizes if card else None,
-        common=_common(parts.spec, config, fused) if card else None,
-        sound=sound,
-        graphs=config.graphs,
-        prefix_bytes=config.prefix_mb << 20,
-        threads=threads,
-        thread=thread,
-        beside=beside,
-    )
+def _hearing(spec: ModelSpec) -> int:
+    """Bytes of its encoders."""
+    encoders = unfilled_encoders(spec, "meta")
+    return 0 if encoders is None else weigh(*encoders.both)
 
 
 def _kernels(parts: Model, slots: int, sizes: Sizes, *, codec: bool) -> tuple[bool, Sound | None]:
@@ -306,20 +387,6 @@ def _sizes(p: Profile, sessions: int, card: bool) -> Sizes:
         codec_rows=upto((1,), min(codec_rows, 4)),
         codec_frames=upto((1, 2, 4, 8), p.chunk_frames),
     )
-
-
-def _warm_up(crew: Crew, sources: Sequence[Source], config: EngineConfig) -> list[CostTable]:
-    """Run everything once, so that the first request waits for no set-up."""
-    card, p = crew.first.device.type == "cuda", config.profile
-    sizes = crew.first.sizes or _sizes(p, crew.slots, card)
-    costs = [runner.warm_up(sizes) for runner in crew.runners]
-    if card:
-        for runner, source in zip(crew.runners, sources, strict=True):
-            _lay_voices(runner, source.offer.tokenizer, p.prefill_rows)
-        torch.cuda.empty_cache()
-        gc.collect()
-        gc.freeze()  # what lives now lives as long as the process; collections need not look at it
-    return costs
 
 
 def _lay_voices(runner: Runner, tokenizer: Tokenizer, rows: int) -> None:

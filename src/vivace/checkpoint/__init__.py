@@ -1,7 +1,5 @@
 """Finds, reads and writes checkpoints in the published layout."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,7 +41,10 @@ class Model:
 
 
 def load(
-    path: Path, device: torch.device | str, dtype: torch.dtype, codec: Codec | None = None
+    path: Path,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    codec: Codec | None = None,
 ) -> Model:
     """Load the checkpoint in the folder `path`.
 
@@ -51,18 +52,38 @@ def load(
     so do the encoders, whose codes are choices that rounding would flip. `codec` is one that is
     loaded already, of the same weights. Raises CheckpointError that says what to do.
     """
-    spec = look(path)
-    weights, codec_weights = Weights(path), Weights(path / CODEC_FOLDER)
-    talker, predictor, encoders = unfilled(spec, device, dtype)
-    heard, spoken = ((encoders.speaker,), (encoders.codec,)) if encoders else ((), ())
-    weights.load(talker, predictor, *heard)
-    codec_weights.load(*spoken)
+    model = load_talker(path, look(path), device, dtype, codec)
+    return replace(model, encoders=load_encoders(path, model.spec, device))
+
+
+def load_talker(
+    path: Path,
+    spec: ModelSpec,
+    device: torch.device | str,
+    dtype: torch.dtype,
+    codec: Codec | None,
+) -> Model:
+    """The same without the encoders, of a checkpoint that has been looked at."""
+    talker, predictor = unfilled(spec, device, dtype)
+    Weights(path).load(talker, predictor)
     if codec is None:
         codec = unfilled_codec(spec, device)
-        codec_weights.load(codec)
-    for module in (talker, predictor, codec, *heard, *spoken):
+        Weights(path / CODEC_FOLDER).load(codec)
+    for module in (talker, predictor, codec):
         module.eval().requires_grad_(False)
-    return Model(spec, talker, predictor, codec, encoders)
+    return Model(spec, talker, predictor, codec)
+
+
+def load_encoders(path: Path, spec: ModelSpec, device: torch.device | str) -> Encoders | None:
+    """The encoders of a base checkpoint, alone; None for another."""
+    encoders = unfilled_encoders(spec, device)
+    if encoders is None:
+        return None
+    Weights(path).load(encoders.speaker)
+    Weights(path / CODEC_FOLDER).load(encoders.codec)
+    for module in encoders.both:
+        module.eval().requires_grad_(False)
+    return encoders
 
 
 def look(path: Path) -> ModelSpec:
@@ -78,12 +99,16 @@ def look(path: Path) -> ModelSpec:
 
 def unfilled(
     spec: ModelSpec, device: torch.device | str, dtype: torch.dtype
-) -> tuple[Talker, Predictor, Encoders | None]:
-    """All but the codec, without weights; on "meta" they only know how large they are."""
+) -> tuple[Talker, Predictor]:
+    """Talker and predictor without weights; on "meta" they only know how large they are."""
+    with torch.device(device), Unfilled(dtype):
+        return Talker(spec), Predictor(spec)
+
+
+def unfilled_encoders(spec: ModelSpec, device: torch.device | str) -> Encoders | None:
+    """The encoders without weights, where the checkpoint has some."""
     with torch.device(device), Unfilled():
-        encoders = _encoders(spec)
-        with _default_dtype(dtype):
-            return Talker(spec), Predictor(spec), encoders
+        return _encoders(spec)
 
 
 def unfilled_codec(spec: ModelSpec, device: torch.device | str) -> Codec:
@@ -93,20 +118,8 @@ def unfilled_codec(spec: ModelSpec, device: torch.device | str) -> Codec:
 
 
 def _encoders(spec: ModelSpec) -> Encoders | None:
-    """Unfilled ones, where the checkpoint has some."""
     if spec.speaker_encoder is None or spec.codec_encoder is None:
         return None
     return Encoders(
         SpeakerEncoder(spec.speaker_encoder), CodecEncoder(spec.codec, spec.codec_encoder)
     )
-
-
-@contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Modules built inside are of `dtype` from the start, with no copy in fp32 beside them."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

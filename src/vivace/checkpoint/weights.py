@@ -95,10 +95,17 @@ class Weights:
 class Unfilled(TorchFunctionMode):
     """Inside, new modules skip the random values that loading would overwrite.
 
-    For the 1.7B model that is 10 s of drawing numbers.
+    For the 1.7B model that is 10 s of drawing numbers. `dtype` is that of their weights, from the
+    start and with no copy in fp32 beside them; unlike torch's default it holds for this thread
+    alone, so that a model may be loaded while others speak.
     """
 
     SKIPPED = frozenset({nn.init.kaiming_uniform_, nn.init.uniform_, nn.init.normal_})
+    TYPED = frozenset({torch.empty, torch.ones, torch.zeros, torch.full, torch.tensor})
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.dtype = dtype
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -106,6 +113,8 @@ class Unfilled(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in self.SKIPPED:
             return args[0] if args else kwargs["tensor"]
+        if func in self.TYPED and kwargs.get("dtype") is None:
+            kwargs = {**kwargs, "dtype": self.dtype}
         return func(*args, **kwargs)
 
 

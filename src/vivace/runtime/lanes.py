@@ -37,7 +37,7 @@ def send(values: Any, device: torch.device, dtype: torch.dtype | None = None) ->
     return host.pin_memory().to(device, non_blocking=True)
 
 
-def name_of(work: Pass) -> Hashable:
+def name_of(work: Pass) -> tuple[object, str]:
     """What its graphs are kept under: two models' passes have the same names."""
     return getattr(work, "__self__", None), work.__name__
 
@@ -167,8 +167,13 @@ class StreamLane:
         self.device, self.graphs = device, graphs
         self.stream = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle()
-        self.captured: dict[tuple[Hashable, Hashable], Captured] = {}
+        self.captured: dict[tuple[tuple[object, str], Hashable], Captured] = {}
         self.eager = 0  # passes run without a graph
+        self.serving = False  # then captures are on a stream of their own: steps go on on this one
+
+    def forget(self, owner: object) -> None:
+        """Drop the graphs of that owner's passes."""
+        self.captured = {key: kept for key, kept in self.captured.items() if key[0][0] is not owner}
 
     def _on_stream(self) -> AbstractContextManager[Any]:
         return torch.cuda.stream(self.stream)
@@ -194,8 +199,9 @@ class StreamLane:
         if not self.graphs:
             return
         graph, static = torch.cuda.CUDAGraph(), send(vector, self.device)
+        stream = torch.cuda.Stream(self.device) if self.serving else self.stream  # type: ignore[no-untyped-call]
         with torch.cuda.graph(
-            graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
+            graph, pool=self.pool, stream=stream, capture_error_mode="thread_local"
         ):
             result = work(shape, static)
         self.captured[name_of(work), shape] = Captured(graph, static, result)
@@ -243,10 +249,24 @@ def lanes_of(
 
 
 def seconds(lane: Lane, step: Step) -> float:
-    """Make a pass ready; the seconds from its start to its result on the host."""
+    """Make a pass ready; the seconds from its start to its result on the host.
+
+    On the CPU those on the lane's thread, where it may wait for others' steps.
+    """
     lane.prepare(*step)
-    taken = []
+    work, shape, vector = step
+    taken: list[float] = []
+
+    def timed(shape: Any, vector: Tensor) -> Tensor:
+        began_s = time.perf_counter()
+        out = work(shape, vector)
+        taken.append(time.perf_counter() - began_s)
+        return out
+
     for _ in range(2):
+        if isinstance(lane, ThreadLane):
+            lane.run(timed, shape, vector, len).result()
+            continue
         began_s = time.perf_counter()
         lane.run(*step, len).result()
         taken.append(time.perf_counter() - began_s)

@@ -18,11 +18,12 @@ GRAPHS = 512 << 20  # for those of each further model
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One checkpoint that is to be in memory, and the bytes of its weights there."""
+    """One checkpoint: the bytes of its weights in memory, and of what it takes voices with."""
 
     name: str
     spec: ModelSpec
     bytes: int
+    encoders: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,12 @@ def plan_memory(
     sound: Sequence[tuple[int, ...]],
     itemsize: int,
     free: int | None,
+    budget: int | None = None,
 ) -> Memory:
     """As many of the sessions as fit into `free` bytes; None is no limit.
 
-    `codec` are the bytes of its weights. Raises CheckpointError with the whole table if not even
+    `codec` are the bytes of its weights, `budget` those that models' weights may take together, if
+    not all of them are there at a time. Raises CheckpointError with the whole table if not even
     one session of the longest fits.
     """
 
@@ -101,6 +104,9 @@ def plan_memory(
         positions = sum(position_bytes(load.spec, itemsize) for load in pools(loads))
         slots = sum(slot_bytes(load.spec, itemsize) for load in loads)
         parts = [(f"weights of {load.name}", load.bytes) for load in loads]
+        if budget is not None and budget < sum(load.bytes for load in loads):
+            parts = [(f"weights, as many as fit of {len(loads)} models", budget)]
+        parts += [(f"encoders of {load.name}", load.encoders) for load in loads if load.encoders]
         parts += [
             ("the codec's weights", codec),
             ("keys and values", pages * PAGE * positions),

@@ -7,7 +7,7 @@ where it is a captured graph of the next larger size, padded with rows of the sc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial, reduce
 from itertools import product
 from operator import or_
@@ -20,7 +20,7 @@ from vivace.meters import Stock
 from vivace.model.codec import Codec
 from vivace.model.fused import embed_frames
 from vivace.model.predictor import Predictor
-from vivace.model.spec import ModelSpec
+from vivace.model.spec import ModelSpec, TransformerSpec
 from vivace.model.talker import Talker
 from vivace.runtime.compiling import Compiles
 from vivace.runtime.decoder import Decoder
@@ -65,12 +65,32 @@ class Cold:
         return len(self.prompt.text) - 1 - self.laid
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all runners of an engine have in common: lanes, codec, pages of each shape."""
+
+    tokens: Lane
+    decoder: Decoder
+    codec: Codec
+    pools: list[tuple[KvPool, Pages]] = field(default_factory=list)
+
+    def pool(
+        self, spec: TransformerSpec, pages: int, device: torch.device, dtype: torch.dtype
+    ) -> tuple[KvPool, Pages]:
+        """The pool that holds that talker's keys and values, made if there is none."""
+        for kv, owners in self.pools:
+            if kv.fits(spec, dtype):
+                return kv, owners
+        self.pools.append((KvPool(spec, pages + 1, PAGE, device, dtype), Pages(pages, PAGE)))
+        return self.pools[-1]
+
+
 class Runner:
     """Owner of one model's state and of its prompts on their way in.
 
-    It has the lanes, the codec and the pages in common with the runners `beside` it, if there are
-    any: slots are for sessions of any model, and all pages are alike in published checkpoints.
-    A runner of another shape has pages of its own.
+    What is `shared` it has in common with the runners beside it, if there are any: slots are for
+    sessions of any model, and all pages are alike in published checkpoints. A runner of another
+    shape has pages of its own.
 
     `context` is the most positions of one session. `sizes` are those that passes are padded to,
     `common` the frame that graphs are captured for; without them every step runs as it is.
@@ -97,7 +117,7 @@ class Runner:
         prefix_bytes: int = 1 << 28,
         threads: int = 1,
         thread: ThreadPoolExecutor | None = None,
-        beside: Sequence["Runner"] = (),
+        shared: Shared | None = None,
     ) -> None:
         weight = talker.codec_embedding.weight
         self.spec, self.codec = spec, codec
@@ -110,21 +130,13 @@ class Runner:
             device=self.device,
             dtype=weight.dtype,
         )
-        self.kv: KvPool
-        self.pages: Pages
-        self.tokens: Lane
-        self.decoder: Decoder
-        if alike := [runner for runner in beside if runner.kv.fits(spec.talker, weight.dtype)]:
-            self.kv, self.pages = alike[0].kv, alike[0].pages
-        else:
-            self.kv = KvPool(spec.talker, pages + 1, PAGE, self.device, weight.dtype)
-            self.pages = Pages(pages, PAGE)
-        if beside:
-            self.tokens, self.decoder = beside[0].tokens, beside[0].decoder
-        else:
-            self.tokens, lane = lanes_of(self.device, graphs=graphs, thread=thread, threads=threads)
+        if shared is None:
+            tokens, lane = lanes_of(self.device, graphs=graphs, thread=thread, threads=threads)
             sound = sound or PlainSound(codec, slots + 1)
-            self.decoder = Decoder(sound, lane, slots, spec.codebooks, self.device, sizes)
+            decoder = Decoder(sound, lane, slots, spec.codebooks, self.device, sizes)
+            shared = Shared(tokens, decoder, codec)
+        self.shared, self.tokens, self.decoder = shared, shared.tokens, shared.decoder
+        self.kv, self.pages = shared.pool(spec.talker, pages, self.device, weight.dtype)
         self.passes = Passes(spec, talker, predictor, self.state, self.kv, self.decoder.ring)
         self.prefixes = PrefixCache[Prefix](prefix_bytes)
         self.common, self._common_is_any = common, common == any_frame(spec, self.state.width)
@@ -135,6 +147,12 @@ class Runner:
         self._least = [0] * slots  # frames before an end of speech, of each prompt
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)  # what has been filled was on another stream
+
+    def forget(self) -> None:
+        """Let go of what the lanes keep of it; no step of it runs, or will."""
+        if isinstance(self.tokens, StreamLane):
+            torch.cuda.synchronize(self.device)
+            self.tokens.forget(self.passes)
 
     @property
     def depth(self) -> int:

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -91,6 +91,10 @@ class TimedRunner:
 
     def watch(self, wake: Callable[[], None]) -> None:
         """The simulation looks by itself."""
+
+    def fetch(self, model: int, busy: Collection[int], costs: Costs) -> bool:
+        """All are there."""
+        return True
 
     def open(self, slot: int, sampling: Sampling, seed: int, model: int = 0) -> None:
         """The seed is the length."""
