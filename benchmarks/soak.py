@@ -50,6 +50,7 @@ BAD: tuple[dict[str, object], ...] = (
 FRAMES = 25  # the runner's seed is its speech's length: 2 s
 SLOW_BYTES_S, SLOW_S = 4_000, 1.5  # a slow reader, who then has had enough
 SHARES = {"whole": 0.2, "events": 0.15, "socket": 0.15, "leaves": 0.3, "slow": 0.1, "bad": 0.1}
+ROUNDS = 20  # of the requests beside a slow reader
 SAMPLES = 120  # of memory, over the run
 GAUGES = ("vivace_sessions_active", "vivace_sessions_waiting", "vivace_sockets_open")
 
@@ -259,12 +260,12 @@ async def beside_a_slow_reader(url: str, requests: int) -> dict[str, object]:
     """First sounds of others, alone and beside one client that reads 4 kB a second."""
     found: dict[str, list[float]] = {"alone": [], "beside": []}
     async with httpx.AsyncClient(timeout=120) as http:
-        for _ in range(4):  # in turn, so that the machine's mood is in both
+        for _ in range(ROUNDS):  # in turn, so that the machine's mood is in both
             for name, times in found.items():
                 book = Book()
                 client = Client(url, http, book, random.Random(1))
                 slow = asyncio.create_task(_endlessly_slow(client) if name == "beside" else _no())
-                for _ in range(requests // 4):
+                for _ in range(max(1, requests // ROUNDS)):
                     await client.whole()
                 slow.cancel()
                 times.extend(book.first_ms)

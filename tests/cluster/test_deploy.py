@@ -23,7 +23,7 @@ def test_the_manifest_runs_our_app_with_options_that_there_are() -> None:
     (application,) = serve.applications
     assert application.import_path == f"{app.__module__}:{app.__name__}"
     options = Options.read(application.args)
-    assert options.start.model == "Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice"
+    assert options.start.models == ("Qwen/Qwen3-TTS-12Hz-1.7B-CustomVoice",)
     assert (options.replicas, options.max_replicas, options.gpus) == (2, 4, 1.0)
     assert options.engine.max_sessions == 256
 

@@ -30,6 +30,10 @@ def speech(options: Options) -> Application:
                 min_replicas=options.replicas,
                 max_replicas=options.max_replicas,
                 policy=_policy(),
+                metrics_interval_s=LOOK_S,
+                look_back_period_s=5.0,
+                upscale_delay_s=5.0,
+                downscale_delay_s=300.0,
             )
         }
     deployment: Any = serve.deployment(

@@ -44,7 +44,8 @@ class Options:
             near = difflib.get_close_matches(unknown[0], [*own, *settings()], 1)
             hint = f"; {near[0]} is meant?" if near else ""
             raise InvalidRequest(f"no option {unknown[0]!r}{hint}", param=unknown[0])
-        chosen = effective({k: v for k, v in args.items() if k not in own}, os.environ, None)
+        given = {k: _listed(k, v) for k, v in args.items() if k not in own}
+        chosen = effective(given, os.environ, None)
         read = {}
         for name in own.keys() & args.keys():
             try:
@@ -58,6 +59,11 @@ class Options:
     def of(cls, chosen: Effective, **own: Any) -> Self:
         """With these settings for each engine and its edge."""
         return cls(**own, start=chosen.start, engine=chosen.engine, server=chosen.server)
+
+
+def _listed(name: str, value: Any) -> Any:
+    """One text where a setting takes several is the only one."""
+    return [value] if settings()[name].many and isinstance(value, str) else value
 
 
 _RECORDS = ("start", "engine", "server")

@@ -59,7 +59,7 @@ class Speech:
         if device == "auto" and not options.gpus:
             device = "cpu"
         self._engine = Counted(
-            start.models,
+            start.models or None,
             config=replace(options.engine, device=device),
             revision=start.revision,
             offline=start.offline,
