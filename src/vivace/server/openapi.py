@@ -166,6 +166,8 @@ _QUERIES: Final[Mapping[str, Schema]] = {
     "/v1/text-to-speech/{voice}/stream": {"output_format": {"enum": list(elevenlabs.SOUNDS)}},
     "/voices": {"starting_after": {"type": "string"}},
     "/v1/audio/voices/import": {"name": {"type": "string"}},
+}
+_PAGES: Final[Mapping[str, Schema]] = {
     "/v1/audio/voice_consents": {
         "after": {"type": "string"},
         "limit": {"type": "integer", "minimum": 1, "maximum": 100},
@@ -215,19 +217,20 @@ def _operation(route: Route, method: str, path: str, edge: Edge) -> Schema:
         "operationId": f"{method.lower()}_{slug}",
         "summary": summary,
         "tags": [next((tag for start, tag in _TAGS if re.match(start, path)), "vivace")],
-        "parameters": _parameters(path),
+        "parameters": _parameters(path, method),
         **({"requestBody": body} if body else {}),
         "responses": _responses(path, gives, with_body=body is not None),
     }
 
 
-def _parameters(path: str) -> list[Schema]:
+def _parameters(path: str, method: str) -> list[Schema]:
+    queries = {**_QUERIES.get(path, {}), **(_PAGES.get(path, {}) if method == "GET" else {})}
     return [
         *(
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name, _ in _PARAMETER.findall(path)
         ),
-        *({"name": name, "in": "query", "schema": s} for name, s in _QUERIES.get(path, {}).items()),
+        *({"name": name, "in": "query", "schema": s} for name, s in queries.items()),
     ]
 
 
