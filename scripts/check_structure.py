@@ -46,12 +46,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cluster": BASE | ENGINE | {"cluster", "server", "settings", "logs"},
     "__init__": BASE | ENGINE,
     **dict.fromkeys(
-        ("say", "doctor", "cli", "__main__"),
+        ("say", "keep", "doctor", "cli", "__main__"),
         BASE
         | ENGINE
         | {"logs", "settings", "flags", "server", "audio", "text", "checkpoint", "bench", "tables"}
         | {"voices"}
-        | {"say", "doctor", "cli", "__init__", "schedule", "simulate", "cluster"},
+        | {"say", "keep", "doctor", "cli", "__init__", "schedule", "simulate", "cluster"},
     ),
 }
 # The scheduler gets the time as an argument and waits for nothing; the shared records stay light.

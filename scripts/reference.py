@@ -152,11 +152,15 @@ def _fields(method: str, path: str, way: Schema) -> list[str]:
     """The table of a body's fields, for a route that has one."""
     if "requestBody" not in way:
         return []
-    schema = way["requestBody"]["content"]["application/json"]["schema"]
+    ((kind, content),) = way["requestBody"]["content"].items()
+    schema = content["schema"]
+    if "properties" not in schema:
+        return ["", f"### {method.upper()} {path}", "", f"The file itself, as `{kind}`."]
     if "items" in schema["properties"]:
         schema = schema | {"properties": {"items": schema["properties"]["items"]}}
     rows = [
-        f"| `{name}` | {_kind(field)} |" for name, field in _flat(schema, set(schema["required"]))
+        f"| `{name}` | {_kind(field)} |"
+        for name, field in _flat(schema, set(schema.get("required", ())))
     ]
     query = [
         f"In the address: `{parameter['name']}`, {_kind(parameter['schema'])}."
@@ -166,6 +170,7 @@ def _fields(method: str, path: str, way: Schema) -> list[str]:
     return [
         *["", f"### {method.upper()} {path}", "", *query],
         *[""] * bool(query),
+        *(["A form, `multipart/form-data`.", ""] if kind == "multipart/form-data" else []),
         *["| field | values |", "|---|---|", *rows],
     ]
 
@@ -186,6 +191,7 @@ def _kind(field: Schema) -> str:
     kinds = [kind for kind in kinds if kind != "null"] if isinstance(kinds, list) else [kinds]
     kind = " or ".join(kinds) or "null"
     words = "refused for now" if kind == "null" else str(kind)
+    words = "a file" if field.get("format") == "binary" else words
     if kind == "array":
         words = f"{field['minItems']} to {field['maxItems']} objects with the fields of one request"
         words += "; what stands beside them is for each that does not say"

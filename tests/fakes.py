@@ -40,6 +40,7 @@ PUBLISHED_VOICES = [
     "eric",
     "dylan",
 ]  # in the order of a published checkpoint
+HIDDEN = 8  # of the x-vectors
 LANGUAGES = [
     "chinese",
     "english",
@@ -160,7 +161,14 @@ class FakeEngine:
 
     def reset(self, kind: str = "custom_voice", size: str = "1b7") -> None:
         """As new."""
-        self.spec = SimpleNamespace(kind=kind, size=size, prints=Prints())
+        self.spec = SimpleNamespace(
+            kind=kind,
+            size=size,
+            prints=Prints("weights", "encoder"),
+            talker=SimpleNamespace(hidden=HIDDEN),
+            codebooks=16,
+            codec=SimpleNamespace(codebook_size=2048),
+        )
         names = PUBLISHED_VOICES if kind == "custom_voice" else []
         self.voices = [Voice(name, name.title()) for name in names]
         self.languages = list(LANGUAGES)
@@ -168,7 +176,7 @@ class FakeEngine:
         self.ready = self.alive = True
         self.restarting, self.restarts, self.lost = False, 0, None
         self.play = Play()
-        self.voice: Clone | VivaceError = Clone(np.zeros(8, np.float32))  # of every clip
+        self.voice: Clone | VivaceError = Clone(np.zeros(HIDDEN, np.float32))  # of every clip
         self.clips: queue.SimpleQueue[Clip] = queue.SimpleQueue()
         self.sessions: queue.SimpleQueue[FakeSession] = queue.SimpleQueue()
 

@@ -14,6 +14,7 @@ from vivace.bench.command import bench
 from vivace.cluster.command import cluster
 from vivace.errors import CheckpointError, DeviceLost, EngineFailure, InvalidRequest, VivaceError
 from vivace.flags import as_toml, with_settings
+from vivace.keep import means_kept, spoken_by, voices, with_voices
 from vivace.logs import log_to_stderr
 from vivace.settings import Effective
 from vivace.simulate.command import simulate
@@ -37,6 +38,7 @@ commands = typer.Typer(
 bench.command("simulate")(simulate)
 commands.add_typer(bench, name="bench")
 commands.command()(with_settings()(cluster))
+commands.add_typer(voices, name="voices")
 
 
 def app() -> None:
@@ -124,9 +126,13 @@ def say(
     log_to_stderr(logging.WARNING)
     config = replace(chosen.engine, max_sessions=1)
     with _engine(chosen, config) as engine:
-        request = _request(engine, voice, language, instruct, text_mode, greedy, seed, max_frames)
+        kept = voice if clip is None and means_kept(engine, voice) else None
+        named = None if kept else voice
+        request = _request(engine, named, language, instruct, text_mode, greedy, seed, max_frames)
         if clip is not None:
             request = replace(request, clone=engine.clone(clip))
+        elif kept is not None:
+            request = spoken_by(chosen, engine, kept, request)
         said = write_speech(engine.say(words, request), output, dump)
     print(said, file=sys.stderr)
     if not said.audio_s:
@@ -200,7 +206,7 @@ def serve(chosen: Effective) -> None:
         url = address_of(sock, tls=edge.tls_cert is not None)
         config = replace(chosen.engine, costs_dir=chosen.engine.costs_dir or _cache() / "costs")
         with _engine(chosen, config, LoopThread if start.in_process else Lives) as engine:
-            run(engine, edge, sock, lambda: _announce(url))
+            run(engine, with_voices(edge), sock, lambda: _announce(url))
             lost = engine.lost
     if lost is not None:
         print(f"vivace: the engine is lost: {lost.message}", file=sys.stderr, flush=True)
@@ -242,40 +248,6 @@ def _announce(url: str) -> None:
 def show_config(chosen: Effective) -> None:
     """Print every setting as `vivace serve` would have it, and where each came from."""
     print(as_toml(chosen))
-
-
-@commands.command()
-@with_settings(*MODEL)
-def voices(chosen: Effective) -> None:
-    """List the voices and languages of a checkpoint, or of several."""
-    from vivace.checkpoint.embedded import embedded
-    from vivace.checkpoint.locate import locate
-
-    start = chosen.start
-    for model in start.models or (None,):
-        path = embedded()
-        if model is not None:
-            path = locate(model, revision=start.revision, offline=start.offline)
-        if len(start.models) > 1:
-            print(f"{model}:")
-        _print_voices(path)
-
-
-def _print_voices(path: Path) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from vivace.checkpoint.read import read_spec
-
-    spec = read_spec(path)
-    if spec.speakers:
-        table = Table("voice", "dialect", box=None)
-        for voice in spec.speakers:
-            table.add_row(voice, spec.dialects.get(voice, ""))
-        Console().print(table)
-    else:
-        print(f"A {spec.kind} checkpoint has no named voices.")
-    print(f"languages: auto, {', '.join(spec.languages)}")
 
 
 @commands.command()

@@ -177,6 +177,8 @@ class ServerConfig:
     model_aliases: tuple[str, ...] = field(default=(), metadata={"flag": "model-alias"})
     # More names for its voices, each with the voice it stands for.
     voice_aliases: Mapping[str, str] = field(default_factory=dict, metadata={"flag": "voice-alias"})
+    voices_dir: Path | None = None  # where voices are kept; without it, the user's data folder
+    voices_max: int = 1000  # voices that may be kept
     styles: Path | None = None  # a YAML file of ways of speaking, beside the built-in ones
     cache: bool = False  # answer requests that do not say from speech that was made before
     cache_dir: Path | None = None  # where that is kept; without it, nowhere

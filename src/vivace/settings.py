@@ -314,3 +314,8 @@ def _unknown(env: Mapping[str, str]) -> list[str]:
 def _near(name: str, known: Mapping[str, object] | set[str]) -> str:
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.7)
     return f"; did you mean {near[0]}?" if near else "."
+
+
+def data_folder() -> Path:
+    """Where this machine's user keeps what cannot be made again."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "vivace"

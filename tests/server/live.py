@@ -23,6 +23,7 @@ from vivace.config import ServerConfig
 from vivace.server.app import create_app
 from vivace.server.clips import most_body
 from vivace.server.serve import Server, address_of, bind
+from vivace.server.studio import Decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +41,13 @@ class Live:
 
 
 @contextlib.contextmanager
-def serving(engine: Any, config: ServerConfig | None = None) -> Iterator[Live]:
+def serving(
+    engine: Any, config: ServerConfig | None = None, decode: Decode | None = None
+) -> Iterator[Live]:
     """Serve an engine on a free port; stops at the end."""
     config = config or ServerConfig()
     most = most_body(engine, config.limits)
-    with serving_app(create_app(engine, config), config, most=most) as live:
+    with serving_app(create_app(engine, config, decode=decode), config, most=most) as live:
         yield live
 
 

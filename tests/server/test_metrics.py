@@ -11,10 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.fakes import FakeEngine
 from tests.server.live import serving
 
+from vivace.config import ServerConfig
 from vivace.host import Readings
 from vivace.loop import Counts
 from vivace.meters import MARGIN_S, Meters, Stock
-from vivace.server.metrics import EngineMetrics, Metrics
+from vivace.server.metrics import EngineMetrics, Metrics, ShelfMetrics
+from vivace.server.shelf import open_shelf
 from vivace.types import Cut
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +53,7 @@ def page() -> str:
 
 
 @pytest.fixture(scope="module")
-def families() -> dict[str, tuple[str, set[str]]]:
+def families(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, set[str]]]:
     """Every metric by its name: its type and its labels, whether it has samples yet or not."""
     metrics = Metrics()
     found = {}
@@ -60,7 +62,10 @@ def families() -> dict[str, tuple[str, set[str]]]:
             (family,) = one.collect()
             suffix = "_total" if family.type == "counter" else ""
             found[family.name + suffix] = family.type, set(one._labelnames)
-    for family in EngineMetrics(Told()).collect():  # type: ignore[arg-type]
+    folder = tmp_path_factory.mktemp("shelf")
+    config = ServerConfig(voices_dir=folder / "voices", cache_dir=folder / "results")
+    engine = EngineMetrics(Told())  # type: ignore[arg-type]
+    for family in [*engine.collect(), *ShelfMetrics(open_shelf(config)).collect()]:
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         suffix = "_total" if family.type == "counter" else ""
         found[family.name + suffix] = family.type, labels

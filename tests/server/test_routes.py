@@ -59,22 +59,6 @@ def test_one_voice_by_any_of_its_names(client: httpx.Client) -> None:
     assert (reply.status_code, reply.json()["error"]["code"]) == (404, "voice_not_found")
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/v1/audio/voices"),
-        ("DELETE", "/v1/audio/voices/x"),
-        ("GET", "/v1/audio/voice_consents"),
-        ("POST", "/v1/audio/voice_consents"),
-    ],
-)
-def test_voices_of_ones_own_are_refused_by_name(
-    client: httpx.Client, method: str, path: str
-) -> None:
-    reply = client.request(method, path)
-    assert (reply.status_code, reply.json()["error"]["code"]) == (422, "not_supported_yet")
-
-
 def test_hint_names_the_way_to_speak(client: httpx.Client) -> None:
     assert "/v1/audio/speech" in client.get("/").json()["speak"]
 

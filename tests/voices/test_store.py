@@ -44,7 +44,7 @@ def test_all_of_a_voice_is_there_after_a_restart(folder: Path) -> None:
         language="english",
         seed=2**63 - 1,
         instruct="Slowly.",
-        labels=(("accent", "northern"),),
+        labels={"accent": "northern"},
         consent=consent,
     )
     made = Store(folder, now_s=lambda: 1234.5).add(making, clone(), "tiny", b"a clip")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, NoReturn, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from vivace.config import ServerConfig
-from vivace.errors import Unprocessable, VivaceError
+from vivace.errors import VivaceError
 from vivace.server import elevenlabs
 from vivace.server.batch import Batch, check_clips, read_batch
 from vivace.server.body import LONG_BODY, parse, read_body
@@ -23,17 +23,20 @@ from vivace.server.elevenlabs import elevenlabs_routes
 from vivace.server.gate import Gate
 from vivace.server.keys import load_keys
 from vivace.server.live.routes import socket_routes
-from vivace.server.metrics import EngineMetrics, Metrics
+from vivace.server.metrics import EngineMetrics, Metrics, ShelfMetrics
 from vivace.server.names import check_aliases, find_model, find_voice, model_names
 from vivace.server.openapi import Described
-from vivace.server.order import CLONING_LATER, read_order
+from vivace.server.order import read_order
 from vivace.server.page.routes import page_routes
 from vivace.server.quota import Quotas
 from vivace.server.replies import WithRequestId, failed, not_routed, refused
 from vivace.server.shelf import Shelf, open_shelf
 from vivace.server.speaking import Speaking
 from vivace.server.story import Ledger, Watched
+from vivace.server.studio import Decode, Studio
+from vivace.server.vendor_voices import vendor_voice_routes
 from vivace.server.vendors import Edge
+from vivace.server.voices import voice_routes
 from vivace.server.workers import Workers
 
 if TYPE_CHECKING:
@@ -45,17 +48,23 @@ def create_app(
     config: ServerConfig | None = None,
     *,
     draining: Callable[[], bool] = lambda: False,
+    decode: Decode | None = None,
 ) -> ASGIApp:
-    """The ASGI app that serves one engine; `draining` says that the server is going down."""
+    """The ASGI app that serves one engine; `draining` says that the server is going down.
+
+    `decode` reads the files of clips; without it, processes of their own do.
+    """
     config = config or ServerConfig()
-    for voice in config.voice_aliases.values():
-        find_voice(voice, engine.voices)  # a stand-in that is not there is found out at the start
     check_aliases([model.model_id for model in engine.models], config.model_aliases)
     shelf = open_shelf(config)
+    for voice in config.voice_aliases.values():  # one that is not there is found out at the start
+        find_voice(voice, engine.voices, kept=shelf.voices_of(engine))
     routes = Routes(engine, config, draining, shelf)
     edge = Edge(engine, config, routes.workers, draining, shelf)
     metrics = Metrics()
     metrics.registry.register(EngineMetrics(engine))
+    metrics.registry.register(ShelfMetrics(shelf))
+    studio = Studio(engine, shelf, decode or routes.clones.decode)
     app = Starlette(
         routes=[
             *page_routes(engine),
@@ -70,11 +79,8 @@ def create_app(
             Route("/v1/models/{model:path}", routes.model),
             Route("/v1/audio/models", routes.audio_models),
             Route("/v1/audio/styles", routes.styles),
-            Route("/v1/audio/voices", routes.voices),
-            Route("/v1/audio/voices", routes.no_cloning, methods=["POST"]),
-            Route("/v1/audio/voices/{voice}", routes.voice),
-            Route("/v1/audio/voices/{voice}", routes.no_cloning, methods=["DELETE"]),
-            Route("/v1/audio/voice_consents", routes.no_cloning, methods=["GET", "POST"]),
+            *voice_routes(studio, config, routes.workers),
+            *vendor_voice_routes(edge, studio),
             Route("/v1/audio/speech", routes.speech, methods=["POST"]),
             Route("/v1/audio/speech/batch", routes.batch, methods=["POST"]),
         ],
@@ -183,24 +189,6 @@ class Routes:
         ids = [model.model_id for model in self._engine.models]
         return model_names(ids, self._config.model_aliases)
 
-    async def no_cloning(self, request: Request) -> NoReturn:
-        """OpenAI's routes for voices of one's own."""
-        raise Unprocessable(CLONING_LATER.capitalize(), code="not_supported_yet")
-
     async def styles(self, request: Request) -> Response:
         """The ways of speaking that `style` may name."""
         return JSONResponse({"styles": list(map(asdict, self._shelf.styles.values()))})
-
-    async def voices(self, request: Request) -> Response:
-        """The voices of all models, or of that in `?model=`."""
-        voices, name = self._engine.voices, request.query_params.get("model")
-        if name is not None:
-            meant = self._meant[find_model(name, self._names)]
-            own = [model.voices for model in self._engine.models if model.model_id == meant]
-            voices = own[0] if own else voices
-        return JSONResponse({"voices": [asdict(voice) for voice in voices]})
-
-    async def voice(self, request: Request) -> Response:
-        """The voice that a name stands for."""
-        name, aliases = request.path_params["voice"], self._config.voice_aliases
-        return JSONResponse(asdict(find_voice(name, self._engine.voices, aliases)))

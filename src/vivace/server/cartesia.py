@@ -18,12 +18,12 @@ from vivace.server.contexts import Contexts, converse, turn
 from vivace.server.fields import Fields
 from vivace.server.live.turn import Ending, Turn
 from vivace.server.live.wire import Patience, Wire, encode
-from vivace.server.names import language_code
 from vivace.server.order import Order, Output
 from vivace.server.replies import as_json, error_object
 from vivace.server.speaking import Speaking
-from vivace.server.vendors import Edge, Wanted, no_cloning
-from vivace.types import Done, Voice
+from vivace.server.vendor_voices import cartesia_voice
+from vivace.server.vendors import Edge, Wanted
+from vivace.types import Done
 
 _SPEEDS: Final = MappingProxyType({"slow": 0.8, "normal": 1.0, "fast": 1.25})
 _CONTAINERS: Final = ("raw", "wav", "mp3")
@@ -48,7 +48,6 @@ def cartesia_routes(edge: Edge) -> list[BaseRoute]:
         Route("/tts/sse", routes.events, methods=["POST"]),
         WebSocketRoute("/tts/websocket", Socket(edge)),
         Route("/voices", routes.voices),
-        Route("/voices/clone", no_cloning, methods=["POST"]),
         Route("/voices/{voice}", routes.voice),
     ]
 
@@ -79,15 +78,18 @@ class _Routes:
 
     async def voices(self, request: Request) -> Response:
         """The checkpoint's voices; after one of them, where the client asks for the next page."""
-        voices = self._edge.engine.voices
+        edge = self._edge
+        voices = [*edge.engine.voices, *edge.kept_voices]
         after = request.query_params.get("starting_after")
         ids = [voice.id for voice in voices]
         start = ids.index(after) + 1 if after in ids else 0
-        return JSONResponse({"data": list(map(_voice, voices[start:])), "has_more": False})
+        shown = [cartesia_voice(v, edge.shelf.kept_as(v)) for v in voices[start:]]
+        return JSONResponse({"data": shown, "has_more": False})
 
     async def voice(self, request: Request) -> Response:
         """The voice that an id stands for."""
-        return JSONResponse(_voice(self._edge.voice(request.path_params["voice"])))
+        voice = self._edge.voice(request.path_params["voice"])
+        return JSONResponse(cartesia_voice(voice, self._edge.shelf.kept_as(voice)))
 
 
 class Events:
@@ -152,22 +154,6 @@ def broken(error: BaseException) -> dict[str, object]:
         "title": seen["type"],
         "message": seen["message"],
         "error": seen["message"],
-    }
-
-
-def _voice(voice: Voice) -> dict[str, object]:
-    return {
-        "id": voice.id,
-        "name": voice.name,
-        "tagline": "",
-        "description": f"The checkpoint's voice {voice.name}.",
-        "language": language_code(voice.language) or "en",
-        "locales": [],
-        "access": "public",
-        "visibility": "all",
-        "is_owner": False,
-        "is_public": True,
-        "created_at": "1970-01-01T00:00:00Z",
     }
 
 

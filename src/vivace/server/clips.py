@@ -19,7 +19,7 @@ from vivace.server.fetch import fetch
 from vivace.server.fields import Fields
 from vivace.text.cap import SLACK_MS, text_ms
 from vivace.text.clean import clean, speakable
-from vivace.types import SAMPLE_RATE, SILENCE_MS, Clip, Clone, SpeechRequest
+from vivace.types import SAMPLE_RATE, SILENCE_MS, Clip, Clone, Pcm, SpeechRequest
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
@@ -223,6 +223,13 @@ class Clones:
         """Be ready for a first clip."""
         self._decoder.prepare()
 
+    def decode(self, data: bytes, *, as_it_is: bool = False) -> tuple[Pcm, list[str]]:
+        """Samples of a clip's file and warnings; blocks. Silence stays in one that is `as_it_is`.
+
+        Raises Unprocessable for what no voice can be taken from.
+        """
+        return prepare(self._decoder.decode(data), self._config.limits, as_it_is=as_it_is)
+
     async def request(
         self, engine: "Engine", request: SpeechRequest, reference: Reference | None
     ) -> tuple[SpeechRequest, tuple[str, ...]]:
@@ -276,9 +283,8 @@ class Clones:
 
     def _make(self, engine: "Engine", reference: Reference) -> Voice:
         """From the file to the voice; blocks."""
-        limits, as_it_is = self._config.limits, reference.silence_ms == 0
-        sound = self._decoder.decode(data_of(reference.source, self._config))
-        pcm, warnings = prepare(sound, limits, as_it_is=as_it_is)
+        data = data_of(reference.source, self._config)
+        pcm, warnings = self.decode(data, as_it_is=reference.silence_ms == 0)
         if reference.text:
             warnings += check_words(reference.text, len(pcm) / SAMPLE_RATE, reference.language)
         clip = Clip(pcm, reference.text, reference.silence_ms)

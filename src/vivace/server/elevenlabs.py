@@ -23,8 +23,8 @@ from vivace.server.names import language_code
 from vivace.server.order import Order, Output
 from vivace.server.replies import error_object
 from vivace.server.speaking import Speaking
-from vivace.server.vendors import Edge, Wanted, no_cloning
-from vivace.types import Voice
+from vivace.server.vendor_voices import elevenlabs_voice
+from vivace.server.vendors import Edge, Wanted
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
@@ -74,7 +74,6 @@ def elevenlabs_routes(edge: Edge) -> list[BaseRoute]:
         WebSocketRoute(f"{speech}/multi-stream-input", Socket(edge, many=True)),
         Route("/v1/voices", routes.voices),
         Route("/v2/voices", routes.voices),
-        Route("/v1/voices/add", no_cloning, methods=["POST"]),
         Route("/v1/voices/{voice}", routes.voice),
     ]
 
@@ -123,17 +122,17 @@ class _Routes:
 
     async def voices(self, request: Request) -> Response:
         """The checkpoint's voices, in the first version's shape and the second's."""
-        voices = [_voice(voice) for voice in self._edge.engine.voices]
+        edge = self._edge
+        voices = [
+            elevenlabs_voice(voice, edge.shelf.kept_as(voice))
+            for voice in [*edge.engine.voices, *edge.kept_voices]
+        ]
         return JSONResponse({"voices": voices, "has_more": False, "total_count": len(voices)})
 
     async def voice(self, request: Request) -> Response:
         """The voice that an id stands for."""
-        return JSONResponse(_voice(self._edge.voice(request.path_params["voice"])))
-
-
-def _voice(voice: Voice) -> dict[str, object]:
-    labels = {"language": voice.language} if voice.language else {}
-    return {"voice_id": voice.id, "name": voice.name, "category": "premade", "labels": labels}
+        voice = self._edge.voice(request.path_params["voice"])
+        return JSONResponse(elevenlabs_voice(voice, self._edge.shelf.kept_as(voice)))
 
 
 def sound_of(name: str | None) -> Output:

@@ -40,6 +40,22 @@ class Fields:
             return value
         raise _wrong(name, "true or false", value)
 
+    def flag_text(self, name: str) -> bool | None:
+        """A boolean, or one as a form writes it."""
+        value = self.take(name)
+        if isinstance(value, str) and value.lower() in ("true", "false"):
+            return value.lower() == "true"
+        if value is None or isinstance(value, bool):
+            return value
+        raise _wrong(name, "true or false", value)
+
+    def whole_text(self, name: str, low: int, high: int = INT_MAX) -> int | None:
+        """An integer from `low` to `high`, or one as a form writes it."""
+        value = self._left.get(name)
+        if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
+            self._left[name] = int(value)
+        return self.whole(name, low, high)
+
     def whole(self, name: str, low: int, high: int = INT_MAX) -> int | None:
         """An integer from `low` to `high`."""
         value = self.take(name)
@@ -96,6 +112,10 @@ class Fields:
         """Refuse the request if the field is there at all."""
         if self.take(name) is not None:
             raise Unprocessable(f"`{name}`: {why}", param=name, code="not_supported_yet")
+
+    def has(self, name: str) -> bool:
+        """Is the field there, and not taken yet?"""
+        return name in self._left
 
     def unknown(self) -> list[str]:
         """Names that nobody has taken."""

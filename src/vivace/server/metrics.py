@@ -1,6 +1,7 @@
 """What the server counts and measures, for Prometheus. docs/metrics.md says what each is."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from vivace.engine import Engine
     from vivace.host import Readings
     from vivace.server.heard import Heard
+    from vivace.server.shelf import Shelf
     from vivace.server.story import Story
 
 _FIRST_S: Final = (0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.0, 5.0)
@@ -198,6 +200,35 @@ class EngineMetrics(Collector):
         used, free = stats.slots_total - stats.slots_free, stats.slots_free
         yield _split("vivace_slots", "Places for sessions", used, free)
         yield _split("vivace_codec_states", "States of the codec", used, free)
+
+
+class ShelfMetrics(Collector):
+    """What is kept on disk, at the time of a scrape."""
+
+    def __init__(self, shelf: "Shelf") -> None:
+        self._shelf = shelf
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing to check at registration."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Kept voices and results, where there are any."""
+        if self._shelf.voices is not None:
+            number = len(self._shelf.voices.voices())
+            yield _gauge("vivace_kept_voices", "Voices that clients have made", number)
+        if (results := self._shelf.results) is None:
+            return
+        found = CounterMetricFamily("vivace_results", "Speech made before", labels=["result"])
+        for name, value in asdict(results.counts).items():
+            found.add_metric([_RESULTS[name]], value)
+        yield found
+        yield _gauge("vivace_results_bytes", "Speech that is kept", results.bytes)
+
+
+_RESULTS: Final = {"hits": "hit", "misses": "miss"} | {
+    name: name for name in ("kept", "dropped", "spoilt", "failed")
+}
 
 
 def _counted(readings: "Readings") -> Iterator[Metric]:

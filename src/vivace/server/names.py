@@ -41,6 +41,7 @@ LANGUAGE_CODES: Final[Mapping[str, str]] = {
     "fr": "french",
     "ru": "russian",
 }
+_NAMED: Final = 50  # kept voices that an error lists
 _SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")  # gpt-4o-mini-tts-2025-12-15
 _LANGUAGE_TAG = re.compile(r"([a-z]{2,3})([-_][a-z0-9]{1,8})*")
 
@@ -82,13 +83,17 @@ def find_model(name: str, known: Collection[str]) -> str:
 
 
 def find_voice(
-    name: str, voices: Sequence[Voice], aliases: Mapping[str, str] | None = None
+    name: str,
+    voices: Sequence[Voice],
+    aliases: Mapping[str, str] | None = None,
+    kept: Sequence[Voice] = (),
 ) -> Voice:
     """The voice of that id or name in any case, or the one that stands in for it.
 
-    `aliases` are the operator's own stand-ins; OpenAI's names come after them.
+    `kept` ones come after the checkpoint's own, which alone stand in for OpenAI's. `aliases` are
+    the operator's stand-ins; OpenAI's names come after them.
     """
-    known = {v.name.lower(): v for v in voices} | {v.id.lower(): v for v in voices}
+    known = _by_name(kept) | _by_name(voices)
     wanted = name.lower()
     wanted = {alias.lower(): v.lower() for alias, v in (aliases or {}).items()}.get(wanted, wanted)
     if wanted in known:
@@ -97,10 +102,20 @@ def find_voice(
         in_turn = voices[list(OPENAI_VOICES).index(wanted) % len(voices)]
         return known.get(OPENAI_VOICES[wanted], in_turn)
     raise NotFound(
-        f"There is no voice {name[:64]!r} here. Voices: {', '.join(v.id for v in voices)}.",
+        f"There is no voice {name[:64]!r} here. Voices: {_listed(voices, kept)}.",
         param="voice",
         code="voice_not_found",
     )
+
+
+def _by_name(voices: Sequence[Voice]) -> dict[str, Voice]:
+    return {v.name.lower(): v for v in voices} | {v.id.lower(): v for v in voices}
+
+
+def _listed(voices: Sequence[Voice], kept: Sequence[Voice]) -> str:
+    """What an error tells of them; there may be a thousand that are kept."""
+    names = [*(v.id for v in voices), *(v.name for v in kept[:_NAMED])]
+    return ", ".join(names) + ", ..." * (len(kept) > _NAMED)
 
 
 def language_code(name: str | None) -> str | None:

@@ -19,11 +19,12 @@ from starlette.routing import BaseRoute, Route
 
 from vivace.audio.encode import FORMATS
 from vivace.errors import OUTCOMES, InvalidRequest
-from vivace.server import cartesia, elevenlabs, sse
+from vivace.server import cartesia, elevenlabs, sse, vendor_voices, voices
 from vivace.server.batch import Batch
 from vivace.server.fields import INT_MAX, Fields
 from vivace.server.order import place_order
 from vivace.server.speaking import Speaking
+from vivace.server.studio import read_changes, read_making
 from vivace.server.vendors import Edge
 
 Schema = dict[str, Any]
@@ -58,6 +59,11 @@ class Noted(Fields):
         """A boolean."""
         self._note(name, "boolean")
         return super().flag(name)
+
+    def flag_text(self, name: str) -> bool | None:
+        """The same, as forms write it."""
+        self._note(name, "boolean")
+        return super().flag_text(name)
 
     def whole(self, name: str, low: int, high: int = INT_MAX) -> int | None:
         """An integer."""
@@ -102,6 +108,24 @@ def _elevenlabs(edge: Edge, fields: Fields) -> object:
     return elevenlabs.placed(fields, "", elevenlabs.sound_of(None))
 
 
+def _new_voice(edge: Edge, fields: Fields) -> object:
+    return voices.read_new(fields, edge.engine, edge.config, edge.shelf)
+
+
+def _elevenlabs_voice(edge: Edge, fields: Fields) -> object:
+    vendor_voices.refuse_noise(fields)
+    return vendor_voices.read_labels(fields), read_making(fields, edge.engine, edge.config)
+
+
+def _cartesia_voice(edge: Edge, fields: Fields) -> object:
+    vendor_voices.refuse_other_voices(fields)
+    return read_making(fields, edge.engine, edge.config)
+
+
+def _changes(edge: Edge, fields: Fields) -> object:
+    return read_changes(fields, edge.engine, edge.config)
+
+
 _BY_HAND: Final[Mapping[str, Schema]] = {
     "voice": {"type": ["string", "object", "null"]},  # a name, or an object that holds one
     "speaker": {"type": ["string", "object", "null"]},
@@ -117,10 +141,37 @@ _BODIES: Final[Mapping[str, tuple[str, Read]]] = {
     "/tts/bytes": ("transcript", lambda edge, fields: _cartesia(fields, sse=False)),
     "/tts/sse": ("transcript", lambda edge, fields: _cartesia(fields, sse=True)),
 }
+# Forms: the fields that must be there, the file among them, and who reads the others.
+_Form = tuple[tuple[str, ...], str | None, Callable[[Edge, Fields], object]]
+_FORMS: Final[Mapping[str, _Form]] = {
+    "/v1/audio/voices": (("name",), "audio_sample", _new_voice),
+    "/v1/audio/voice_consents": (
+        ("name", "language"),
+        "recording",
+        lambda edge, fields: voices.read_consent(fields),
+    ),
+    "/v1/voices/add": (("name",), "files", _elevenlabs_voice),
+    "/v1/voices/{voice}/edit": ((), None, _elevenlabs_voice),
+    "/voices/clone": (("name",), "clip", _cartesia_voice),
+}
+# Objects none of whose fields must be there.
+_CHANGES: Final = {
+    "/v1/audio/voices/{voice}": _changes,
+    "/v1/audio/voice_consents/{consent}": lambda edge, fields: fields.text("name"),
+    "/voices/{voice}": _changes,
+}
+_FILES: Final = {"/v1/audio/voices/import": voices.FILE_TYPE}
 _QUERIES: Final[Mapping[str, Schema]] = {
     "/v1/text-to-speech/{voice}": {"output_format": {"enum": list(elevenlabs.SOUNDS)}},
     "/v1/text-to-speech/{voice}/stream": {"output_format": {"enum": list(elevenlabs.SOUNDS)}},
     "/voices": {"starting_after": {"type": "string"}},
+    "/v1/audio/voices/import": {"name": {"type": "string"}},
+}
+_PAGES: Final[Mapping[str, Schema]] = {
+    "/v1/audio/voice_consents": {
+        "after": {"type": "string"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": 100},
+    },
 }
 
 
@@ -159,25 +210,27 @@ def document(routes: Iterable[BaseRoute], edge: Edge) -> Schema:
 def _operation(route: Route, method: str, path: str, edge: Edge) -> Schema:
     summary = (inspect.getdoc(route.endpoint) or "").partition("\n")[0]
     gives = inspect.signature(route.endpoint).return_annotation
-    body = _body(path, edge) if method == "POST" and gives is not NoReturn else None
+    takes = method in ("POST", "PATCH") and gives is not NoReturn
+    body = _body(path, edge) if takes else None
     slug = re.sub(r"\W+", "_", path).strip("_") or "root"
     return {
         "operationId": f"{method.lower()}_{slug}",
         "summary": summary,
         "tags": [next((tag for start, tag in _TAGS if re.match(start, path)), "vivace")],
-        "parameters": _parameters(path),
+        "parameters": _parameters(path, method),
         **({"requestBody": body} if body else {}),
         "responses": _responses(path, gives, with_body=body is not None),
     }
 
 
-def _parameters(path: str) -> list[Schema]:
+def _parameters(path: str, method: str) -> list[Schema]:
+    queries = {**_QUERIES.get(path, {}), **(_PAGES.get(path, {}) if method == "GET" else {})}
     return [
         *(
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name, _ in _PARAMETER.findall(path)
         ),
-        *({"name": name, "in": "query", "schema": s} for name, s in _QUERIES.get(path, {}).items()),
+        *({"name": name, "in": "query", "schema": s} for name, s in queries.items()),
     ]
 
 
@@ -186,9 +239,36 @@ def _body(path: str, edge: Edge) -> Schema | None:
         schema = _batch(edge)
     elif path in _BODIES:
         schema = _fields(edge, *_BODIES[path])
+    elif path in _CHANGES:
+        schema = _noted(edge, _CHANGES[path])
+    elif path in _FORMS:
+        return _content("multipart/form-data", _form(edge, *_FORMS[path]))
+    elif path in _FILES:
+        return _content(_FILES[path], _BINARY)
     else:
         return None
-    return {"required": True, "content": {"application/json": {"schema": schema}}}
+    return _content("application/json", schema)
+
+
+def _content(kind: str, schema: Schema) -> Schema:
+    return {"required": True, "content": {kind: {"schema": schema}}}
+
+
+def _noted(edge: Edge, read: Callable[[Edge, Fields], object]) -> Schema:
+    """An object with the fields that a reader asks for."""
+    fields = Noted({"name": "Anna"})
+    with suppress(InvalidRequest):
+        read(edge, fields)
+    return {"type": "object", "properties": fields.properties}
+
+
+def _form(edge: Edge, needed: tuple[str, ...], file: str | None, read: Read) -> Schema:
+    """The same with a file beside them, as a form."""
+    schema = _noted(edge, read)
+    if file is not None:
+        schema["properties"][file] = _BINARY
+        needed = (*needed, file)
+    return {**schema, "required": list(needed)}
 
 
 def _fields(edge: Edge, needed: str, read: Read) -> Schema:
@@ -254,7 +334,7 @@ def _batch(edge: Edge) -> Schema:
 def _responses(path: str, gives: object, *, with_body: bool) -> dict[str, Schema]:
     statuses = {500}
     if "{" in path:
-        statuses.add(404)
+        statuses |= {404, 422, 503}
     if with_body:
         statuses |= {kind.status for kind in OUTCOMES.values()} | set(_FROM_STARLETTE)
     if gives is NoReturn:
@@ -279,13 +359,13 @@ def _success(path: str, gives: object) -> Schema:
 
 def _given(words: str, *kinds: str) -> Schema:
     as_text = {"application/json": {}, "text/html": {"type": "string"}}
-    binary = {"type": "string", "format": "binary"}
     return {
         "description": words,
-        "content": {kind: {"schema": as_text.get(kind, binary)} for kind in kinds},
+        "content": {kind: {"schema": as_text.get(kind, _BINARY)} for kind in kinds},
     }
 
 
+_BINARY: Final[Schema] = {"type": "string", "format": "binary"}
 _WORDS: Final = {"type": ["string", "null"]}
 _ERROR: Final[Schema] = {
     "type": "object",

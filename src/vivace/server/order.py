@@ -1,14 +1,16 @@
 """`POST /v1/audio/speech`: each field of the JSON body honoured, mapped or refused by its name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from vivace.audio.decoder import PARAM
 from vivace.audio.encode import FORMATS, Format
 from vivace.config import Limits, ServerConfig
 from vivace.errors import InvalidRequest, NotFound, Unprocessable
 from vivace.roster import Offer, follows
 from vivace.server import sse
+from vivace.server.casting import clip_of_kept, kept_voice
 from vivace.server.clips import Reference, read_reference
 from vivace.server.fields import Fields
 from vivace.server.names import OPENAI_VOICES, find_language, find_voice
@@ -16,7 +18,8 @@ from vivace.server.results import Results
 from vivace.server.routing import model_of
 from vivace.server.shelf import EMPTY, Shelf
 from vivace.text.clean import speakable
-from vivace.types import Sampling, SpeechRequest, TextMode
+from vivace.types import Sampling, SpeechRequest, TextMode, Voice
+from vivace.voices.kept import Kept
 from vivace.voices.styles import find_style
 
 if TYPE_CHECKING:
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 
 DEFAULT_FORMAT: Final = "mp3"
 NOTHING_TO_SAY: Final = "nothing_to_say"
-CLONING_LATER: Final = "voices of one's own come in a later version."
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,17 +112,24 @@ def read_manner(
     Raises:
         InvalidRequest: And its children; `param` names the field at fault.
     """
-    limits, model = config.limits, model_of(fields, engine, config)
+    limits = config.limits
+    model = model_of(fields, engine, config, shelf)
     _check_task(fields, model)
-    output, language = _output(fields, form), _language(fields, model)
-    reference = read_reference(fields, model, language, limits)
+    voice = _voice(fields, model, config.voice_aliases, shelf.voices_of(engine))
+    kept = shelf.kept_as(voice)
+    output, language = _output(fields, form), _language(fields, model, kept)
+    if kept is None:
+        reference = read_reference(fields, model, language, limits)
+    else:
+        reference = clip_of_kept(fields, model, shelf, kept)
     request = SpeechRequest(
         model=model.model_id,
-        voice=_voice(fields, model, config.voice_aliases),
+        voice=None if voice is None or kept else voice.id,
         language=language,
         instruct=_instruct(fields, model, limits, _style(fields, shelf, language)),
         text_mode=TextMode.WHOLE if fields.flag("non_streaming_mode") else TextMode.STREAMING,
-        sampling=_sampling(fields, model.defaults, limits),
+        sampling=_sampling(fields, _defaults(model, kept), limits),
+        clone=None if kept is None or reference is not None else kept.clone,
         guards=fields.flag("guards") is not False,
         trim=fields.flag("trim"),
         normalize=fields.flag("normalize"),
@@ -173,8 +182,16 @@ def _check_task(fields: Fields, model: Offer) -> None:
         )
 
 
-def _voice(fields: Fields, model: Offer, aliases: Mapping[str, str]) -> str | None:
-    """A voice of the checkpoint; its first one if the request names none."""
+def _defaults(model: Offer, kept: Kept | None) -> Sampling:
+    """The checkpoint's own sampling, with the voice's seed if it has one."""
+    seed = None if kept is None else kept.card.seed
+    return model.defaults if seed is None else replace(model.defaults, seed=seed)
+
+
+def _voice(
+    fields: Fields, model: Offer, aliases: Mapping[str, str], kept: Sequence[Voice]
+) -> Voice | None:
+    """A voice of the checkpoint or a kept one; the checkpoint's first if the request names none."""
 
     def read(name: str) -> str | None:
         value = fields.take(name)
@@ -185,12 +202,13 @@ def _voice(fields: Fields, model: Offer, aliases: Mapping[str, str]) -> str | No
         raise Unprocessable(f'`{name}` must be a name or {{"id": name}}.', param=name)
 
     name = fields.either("voice", "speaker", read)
-    if model.voices:
-        first = model.voices[0]
-        return first.id if name is None else find_voice(name, model.voices, aliases).id
     if name is None:
-        return None
-    if model.spec.kind == "base":  # a client's own name for the clip, or one it must send
+        return model.voices[0] if model.voices else None
+    if model.voices:
+        return find_voice(name, model.voices, aliases)
+    if model.spec.kind == "base":
+        if not fields.has(PARAM):
+            return kept_voice(name, aliases, kept)
         fields.warnings.append("voice is not used: ref_audio gives the voice")
         return None
     if name.lower() not in OPENAI_VOICES:  # clients that must send a voice send one of those
@@ -203,9 +221,12 @@ def _voice(fields: Fields, model: Offer, aliases: Mapping[str, str]) -> str | No
     return None
 
 
-def _language(fields: Fields, model: Offer) -> str:
-    name = fields.text("language")
-    return "auto" if name is None else find_language(name, model.languages)
+def _language(fields: Fields, model: Offer, kept: Kept | None) -> str:
+    """The request's, or the voice's if the checkpoint has it."""
+    name, own = fields.text("language"), "" if kept is None else kept.card.language
+    if name is not None:
+        return find_language(name, model.languages)
+    return own if own in model.languages else "auto"
 
 
 def _style(fields: Fields, shelf: Shelf, language: str) -> str:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import uuid
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -47,6 +48,11 @@ class WithRequestId:
 def header_safe(text: str) -> str:
     """Printable ASCII with no space at its ends: a client's own words cannot break a header."""
     return _UNFIT_FOR_A_HEADER.sub("?", text)[:512].strip()
+
+
+def warned(warnings: Sequence[str]) -> dict[str, str]:
+    """The header that says what of a request was not used."""
+    return {"x-vivace-warning": header_safe("; ".join(warnings))} if warnings else {}
 
 
 def error_object(error: BaseException) -> dict[str, str | None]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_VERSION: Final = version("vivace")
 _KIND: Final = "vivace.result"
 _SUFFIX: Final = ".safetensors"
 _UNFINISHED: Final = ".unfinished-"
@@ -194,7 +195,7 @@ def key_of(engine: "Engine", text: str, request: SpeechRequest) -> str:
     cleaner, model = Cleaner(), engine.model_of(request)
     settings = {f.name: getattr(engine.config, f.name) for f in fields(engine.config)}
     said = {
-        "vivace": version("vivace"),
+        "vivace": _VERSION,
         "model": model.spec.prints.model or model.model_id,
         "engine": {name: value for name, value in settings.items() if name not in NEUTRAL},
         "text": cleaner.feed(text) + cleaner.finish(),

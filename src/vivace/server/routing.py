@@ -1,12 +1,15 @@
 """Which of the engine's models an order is for, by the fields that say so."""
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from vivace.config import ServerConfig
 from vivace.errors import NotFound
 from vivace.roster import Offer, Wish, choose
+from vivace.server.casting import meant
 from vivace.server.fields import Fields
 from vivace.server.names import find_model, find_voice, model_names
+from vivace.server.shelf import EMPTY, Shelf
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
@@ -15,7 +18,7 @@ KINDS: Final = {kind.replace("_", ""): kind for kind in ("custom_voice", "voice_
 _CLONING: Final = ("ref_audio", "ref_text", "x_vector_only", "x_vector_only_mode")
 
 
-def model_of(fields: Fields, engine: "Engine", config: ServerConfig) -> Offer:
+def model_of(fields: Fields, engine: "Engine", config: ServerConfig, shelf: Shelf = EMPTY) -> Offer:
     """The model that is meant; takes `model`, and only looks at the other fields.
 
     Raises NotFound for a model that is not here, Unprocessable for one that is no name.
@@ -33,7 +36,11 @@ def model_of(fields: Fields, engine: "Engine", config: ServerConfig) -> Offer:
         except NotFound:
             return False
 
-    return engine.models[choose(engine.models, wish_of(fields, model), speaks)]
+    wish = wish_of(fields, model)
+    kept = None if wish.clone else meant(wish.voice, engine, shelf, aliases)
+    if kept is not None:  # the name of a voice that a base model speaks with
+        wish = replace(wish, voice=None, clone=True, hidden=len(kept.clone.x_vector))
+    return engine.models[choose(engine.models, wish, speaks)]
 
 
 def wish_of(fields: Fields, model: str | None) -> Wish:

@@ -197,7 +197,7 @@ class Story:
     def _compare(self, sound_s: float, took_s: float) -> None:
         """Warn of a request that took far longer than others have, for its length."""
         pace = self.ledger.pace
-        if sound_s < SHORT_S:
+        if sound_s < SHORT_S or (self.voiced is not None and self.voiced.cache == "hit"):
             return
         took, mean = took_s / sound_s, pace.mean
         if pace.slow(took):

@@ -4,17 +4,17 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 from starlette.requests import Request
 
-from vivace.errors import InvalidRequest, NotFound, Unprocessable
+from vivace.errors import InvalidRequest, NotFound
 from vivace.server.body import LONG_BODY, parse, read_body
 from vivace.server.clips import most_body
 from vivace.server.fields import Fields
 from vivace.server.live.conversation import Stage
 from vivace.server.names import find_model, find_voice, model_names
-from vivace.server.order import CLONING_LATER, Order, Output, read_manner, read_order
+from vivace.server.order import Order, Output, read_manner, read_order
 from vivace.types import Voice
 
 T = TypeVar("T")
@@ -37,11 +37,21 @@ class Edge(Stage):
         """
         voices = self.engine.voices
         try:
-            return find_voice(name, voices, self.config.voice_aliases)
+            return find_voice(name, voices, self.config.voice_aliases, self.kept_voices)
         except NotFound:
             if voices and _VENDORS_VOICE.fullmatch(name):
                 return voices[0]
             raise
+
+    @property
+    def kept_voices(self) -> list[Voice]:
+        """Those that clients have made here."""
+        return self.shelf.voices_of(self.engine)
+
+    @property
+    def _clones(self) -> bool:
+        """Is there a model that speaks with kept voices?"""
+        return any(model.spec.kind == "base" for model in self.engine.models)
 
     async def read(self, request: Request, read: Callable[[Fields], T]) -> T:
         """What the request's JSON body says."""
@@ -70,7 +80,7 @@ class Edge(Stage):
         body = {**wanted.rest.left(), **wanted.wishes}
         if wanted.model is not None and self._is_ours(wanted.model):
             body["model"] = wanted.model
-        if wanted.voice is not None and self.engine.voices:
+        if wanted.voice is not None and (self.engine.voices or self._clones):
             body["voice"] = self.voice(wanted.voice).id
         return body
 
@@ -117,8 +127,3 @@ def called(names: Mapping[str, str]) -> Iterator[None]:
             error.message = error.message.replace(f"`{error.param}`", f"`{theirs}`")
             error.param = theirs
         raise
-
-
-async def no_cloning(request: Request) -> NoReturn:
-    """The routes for voices of one's own."""
-    raise Unprocessable(CLONING_LATER.capitalize(), code="not_supported_yet")

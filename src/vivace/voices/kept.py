@@ -16,6 +16,7 @@ from vivace.types import Clone
 from vivace.voices.folder import Arrays, pack, unpack
 
 KIND: Final = "vivace.voice"
+KEPT: Final = "voice_"  # begins every kept voice's id
 NAME_CHARS: Final = 64
 _MOST: Final = {"x_vector": 8192, "frames": 7500, "codebooks": 64}  # 10 minutes of frames
 _ID = re.compile(r"voice_[0-9a-f]{20}")

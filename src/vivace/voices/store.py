@@ -2,8 +2,8 @@
 
 import secrets
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -28,15 +28,20 @@ EDITABLE: Final = frozenset({"name", "description", "labels", "language", "seed"
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What a client says of a voice that it wants to be kept."""
+    """What a client says of a voice that it wants to be kept.
+
+    `ref_text` are the words in its clip; without them it is an x-vector alone.
+    """
 
     name: str
+    ref_text: str = ""
+    keep_clip: bool = True
     description: str = ""
     language: str = ""
     seed: int | None = None
     instruct: str = ""
     prompt: str = ""
-    labels: tuple[tuple[str, str], ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
     consent: Consent | None = None
 
 
@@ -81,7 +86,13 @@ class Store:
             code="voice_not_found",
         )
 
-    def add(self, making: Making, clone: Clone, encoder: str, clip: bytes = b"") -> Kept:
+    def add(
+        self,
+        making: Making,
+        clone: Clone,
+        encoder: str,
+        clip: bytes = b"",
+    ) -> Kept:
         """Keep a new voice.
 
         Raises Unprocessable for a name that is taken or none, or if there are too many voices,
@@ -105,8 +116,12 @@ class Store:
             clip_bytes=len(clip),
         )
         with self._folder.changing():
-            self._check_room(card)
+            self._check_room(card.name)
             return self._put(card, clone, clip)
+
+    def check_new(self, making: Making) -> None:
+        """Raises what `add` would, before the long work of making the voice."""
+        self._check_room(check_name(making.name))
 
     def change(self, which: str, /, **changes: object) -> Kept:
         """The voice with other values in fields of `EDITABLE`. Raises as `add` does."""
@@ -116,7 +131,7 @@ class Store:
         with self._folder.changing():
             kept = self.get(which)
             card = msgspec.structs.replace(kept.card, **changes)
-            self._check_name(card)
+            self._check_name(card.name, card.id)
             return self._put(card, kept.clone, clip_of(self._folder.path(card.id)))
 
     def renew(self, name: str, clone: Clone, encoder: str) -> Kept:
@@ -155,7 +170,7 @@ class Store:
                 card = msgspec.structs.replace(card, name=check_name(name))
             if card.id in self._folder.records():
                 card = msgspec.structs.replace(card, id=f"voice_{secrets.token_hex(10)}")
-            self._check_room(card)
+            self._check_room(card.name)
             return self._put(card, kept.clone, clip)
 
     def _put(self, card: Card, clone: Clone, clip: bytes) -> Kept:
@@ -163,17 +178,18 @@ class Store:
         self._check_size(len(data))
         return self._folder.put(card.id, data)
 
-    def _check_room(self, card: Card) -> None:
+    def _check_room(self, name: str) -> None:
         if len(self._folder.records()) >= self.most:
             raise Unprocessable(
                 f"{self.most} voices are kept, which is the most; delete one first.",
                 code="too_many_voices",
             )
-        self._check_name(card)
+        self._check_name(name)
 
-    def _check_name(self, card: Card) -> None:
-        other = self.find(card.name)
-        if other is not None and other.card.id != card.id:
+    def _check_name(self, name: str, id: str | None = None) -> None:
+        """Refuse a name that another voice than that of the id has."""
+        other = self.find(name)
+        if other is not None and other.card.id != id:
             raise Unprocessable(
                 f"A voice {other.card.name!r} is kept already: choose another name, or delete it.",
                 param="name",
