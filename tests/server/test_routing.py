@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from tests.fakes import FakeEngine
+from tests.server.socket.client import Socket, app_of
 from tests.test_roster import DESIGN, NAMED, SMALL_NAMED, TUNED
 
 from vivace.config import ServerConfig
@@ -117,3 +118,17 @@ def test_an_alias_of_a_model_that_is_not_here_is_found_out_at_the_start(
 ) -> None:
     with pytest.raises(NotFound, match="alias fast is for nowhere"):
         create_app(engine, ServerConfig(model_aliases=("fast=nowhere",)))  # type: ignore[arg-type]
+
+
+async def test_a_socket_says_which_model_it_has_chosen(engine: FakeEngine) -> None:
+    """It may change from turn to turn."""
+    async with Socket(app_of(engine)) as socket:
+        await socket.until("session.created")
+        for wishes, meant in (({"model": "small"}, "small"), ({"model": None}, "named")):
+            socket.say("session.update", **wishes)
+            assert (await socket.until("session.updated"))[-1]["model"] == meant
+        socket.say("session.update", voice="greta")
+        socket.say("input_text.append", text="Hi.")
+        socket.say("input_text.end")
+        await socket.until("speech.audio.done")
+    assert engine.next_session().request.model == "tuned"
