@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vivace.config import EngineConfig
     from vivace.engine import Engine
     from vivace.host import MakeHost
+    from vivace.roster import Offer
 
 USERS_MISTAKE, OUR_FAULT, INTERRUPTED = 2, 1, 130
 ENGINE_LOST, DEVICE_LOST = 3, 4  # of `vivace serve`, for its supervisor
@@ -117,6 +118,7 @@ def say(
     ] = None,
 ) -> None:
     """Speak a text into a WAV file, or to stdout while it is being made."""
+    from vivace.roster import Wish, choose
     from vivace.say import check_output, read_clip, write_speech
 
     words = _words(text)
@@ -128,9 +130,11 @@ def say(
     with _engine(chosen, config) as engine:
         kept = voice if clip is None and means_kept(engine, voice) else None
         named = None if kept else voice
-        request = _request(engine, named, language, instruct, text_mode, greedy, seed, max_frames)
+        wish = Wish(voice=named, instruct=bool(instruct), clone=bool(clip or kept))
+        model = engine.models[choose(engine.models, wish)]
+        request = _request(model, named, language, instruct, text_mode, greedy, seed, max_frames)
         if clip is not None:
-            request = replace(request, clone=engine.clone(clip))
+            request = replace(request, clone=engine.clone(clip, model.model_id))
         elif kept is not None:
             request = spoken_by(chosen, engine, kept, request)
         said = write_speech(engine.say(words, request), output, dump)
@@ -158,7 +162,7 @@ def _words(text: str | None) -> str:
 
 
 def _request(
-    engine: "Engine",
+    model: "Offer",
     voice: str | None,
     language: str,
     instruct: str,
@@ -170,16 +174,17 @@ def _request(
     """The options in the checkpoint's own terms, with its own sampling for what they leave open."""
     from vivace.server.names import find_language, find_voice
 
-    if voice is not None and engine.voices:
-        voice = find_voice(voice, engine.voices).id
-    sampling = replace(engine.defaults, seed=seed)
+    if voice is not None and model.voices:
+        voice = find_voice(voice, model.voices).id
+    sampling = replace(model.defaults, seed=seed)
     if max_frames is not None:
         sampling = replace(sampling, max_frames=max_frames)
     if greedy:
         sampling = replace(sampling, temperature=0.0, subtalker_temperature=0.0)
     return SpeechRequest(
+        model=model.model_id,
         voice=voice,
-        language=find_language(language, engine.languages),
+        language=find_language(language, model.languages),
         instruct=instruct,
         text_mode=text_mode,
         sampling=sampling,

@@ -119,18 +119,18 @@ class _Voices:
     async def all(self, request: Request) -> Response:
         """The checkpoint's voices and the kept ones; these again as vLLM-Omni lists them."""
         kept, own = self._shelf.kept(self._engine), self._engine.voices
-        if (name := request.query_params.get("model")) is not None:
-            model = self._model(name)
+        name = request.query_params.get("model")
+        if name is not None and (model := self._model(name)) is not None:
             own, kept = model.voices, kept if model.spec.kind == "base" else []
         voices = [*map(asdict, own), *map(_shown, kept)]
         return JSONResponse({"voices": voices, "uploaded_voices": list(map(_uploaded, kept))})
 
-    def _model(self, name: str) -> Offer:
-        """The model of that name, or the first. Raises NotFound."""
+    def _model(self, name: str) -> Offer | None:
+        """The model of that name; None if it leaves open which. Raises NotFound."""
         models = self._engine.models
         names = model_names([m.model_id for m in models], self._config.model_aliases)
         meant = names[find_model(name, names)]
-        return next((model for model in models if model.model_id == meant), models[0])
+        return next((model for model in models if model.model_id == meant), None)
 
     async def get(self, request: Request) -> Response:
         """The voice that a name stands for."""
