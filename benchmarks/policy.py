@@ -10,8 +10,7 @@ from pathlib import Path
 from vivace.bench.machine import commit, hardware, versions
 from vivace.config import Profile
 from vivace.host import Pulse, Readings
-from vivace.loop import Counts
-from vivace.meters import MARGIN_S, ROWS, Meters, Stock
+from vivace.meters import MARGIN_S, ROWS, Counts, Meters, Stock
 from vivace.remote.messages import Batch, encode
 from vivace.schedule.costs import Costs
 from vivace.schedule.policy import Policy

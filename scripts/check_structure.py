@@ -10,7 +10,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 BASE = {"errors", "types", "config"}
 ENGINE = {"engine", "session", "loop", "host", "remote", "parts", "resolve", "roster"} | {
+    "steps",
     "trace",
+    "turns",
     "watch",
 }
 PARTS = {"logs", "meters", "schedule", "runtime", "model", "text", "checkpoint", "tables", "audio"}
@@ -35,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     **dict.fromkeys(ENGINE, BASE | ENGINE | PARTS),
     "server": BASE | ENGINE | {"audio", "text", "voices", "meters"},
     "tables": BASE | {"schedule"},
-    "simulate": BASE | {"loop", "session", "schedule", "text", "trace", "tables", "bench"},
+    "simulate": BASE | {"loop", "turns", "session", "schedule", "text", "trace", "tables", "bench"},
     "bench": BASE,  # it measures any server, and knows ours from outside only
     "bench.costs": BASE | ENGINE | {"tables", "bench"},
     "bench.stages": BASE | ENGINE | {"runtime", "bench"},  # but for this, from inside

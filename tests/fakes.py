@@ -13,8 +13,7 @@ from vivace.config import EngineConfig
 from vivace.engine import Stats
 from vivace.errors import VivaceError
 from vivace.host import Readings
-from vivace.loop import Counts
-from vivace.meters import Meters, Stock
+from vivace.meters import Counts, Meters, Stock
 from vivace.model.spec import Prints
 from vivace.roster import Offer, choose, wish_of
 from vivace.types import (

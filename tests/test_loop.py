@@ -21,14 +21,16 @@ from vivace.errors import (
     Unavailable,
     Unprocessable,
 )
-from vivace.loop import Cancel, Loop, More, Talking, Turn
+from vivace.loop import Loop
 from vivace.schedule.admission import Admission
 from vivace.schedule.costs import FREE, Costs, CostTable
 from vivace.schedule.track import Track
 from vivace.session import Session
+from vivace.steps import Talking
 from vivace.text.cap import cap_frames
 from vivace.text.intake import Intake
 from vivace.text.prompt import Script
+from vivace.turns import Cancel, More, Turn
 from vivace.types import (
     SAMPLE_RATE,
     SAMPLES_PER_FRAME,

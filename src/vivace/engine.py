@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Self
 from vivace.config import EngineConfig
 from vivace.errors import Overloaded, Unavailable, Unprocessable, VivaceError
 from vivace.host import Build, LoopThread, MakeHost, Readings
-from vivace.loop import Cancel, Listener, More, Turn
 from vivace.model.spec import ModelSpec
 from vivace.resolve import check_clip, resolve
 from vivace.roster import Models, Offer, Wish, choose, wish_of
@@ -24,6 +23,7 @@ from vivace.session import Session
 from vivace.text.intake import Intake
 from vivace.text.prompt import Script
 from vivace.trace import check_trace
+from vivace.turns import Cancel, Listener, More, Turn
 from vivace.types import Clip, Clone, Sampling, SpeechRequest, Voice
 
 if TYPE_CHECKING:

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Protocol
 from vivace import tables
 from vivace.config import EngineConfig
 from vivace.errors import VivaceError
-from vivace.loop import Counts, Listener, Loop, Turn, Word
-from vivace.meters import Meters, Stock
+from vivace.loop import Loop
+from vivace.meters import Counts, Meters, Stock
 from vivace.roster import Offer
 from vivace.schedule.costs import Costs
 from vivace.session import Session
 from vivace.trace import Trace, TraceFile, Untraced
+from vivace.turns import Listener, Turn, Word
 from vivace.types import Clip, Clone
 
 if TYPE_CHECKING:

@@ -10,24 +10,22 @@ import math
 import queue
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from vivace.audio.guards import powers
-from vivace.audio.onset import Onset
 from vivace.config import EngineConfig
 from vivace.errors import DeviceLost, EngineFailure, Overloaded, Unavailable, VivaceError
-from vivace.meters import CANCEL_S, MARGIN_S, WAIT_S, Meters
+from vivace.meters import CANCEL_S, MARGIN_S, WAIT_S, Counts, Meters
 from vivace.schedule.admission import Admission
 from vivace.schedule.costs import Costs
 from vivace.schedule.policy import Plans, Policy
 from vivace.schedule.track import Track
-from vivace.text.prompt import Prompt, Script
+from vivace.steps import Speaking, Steps, Talking
 from vivace.trace import Trace, Untraced
+from vivace.turns import Cancel, Listener, More, Turn, Word
 from vivace.types import (
     SAMPLE_RATE,
     SAMPLES_PER_FRAME,
@@ -40,8 +38,6 @@ from vivace.types import (
     Pcm,
     Pending,
     Row,
-    Sampling,
-    SpeechRequest,
 )
 from vivace.watch import Watch, sub_seed
 
@@ -54,225 +50,6 @@ IDLE_S = 0.5  # longest sleep of an idle loop: the heartbeat of an idle engine
 MOST_FAULTS = 3  # batches that fail without a chunk of sound between them: then it is the engine
 PAUSE_S = 2.0  # a loop that came round so late was stopped: it sleeps `IDLE_S` at the most
 HANGS = 10  # times what a step should take, and `hang_s` more: then it never ends
-
-
-class Steps(Protocol):
-    """What the loop asks of a runner; tests and the simulator give it a fake one.
-
-    Two lanes, tokens (`open`, `begin`, `prefill`, `frame`, `close`) and sound (`voice`), each in
-    the order of its calls. No call blocks. Slots are for sessions of any model.
-    """
-
-    @property
-    def depth(self) -> int:
-        """How many token steps may be started before the first is collected."""
-        ...
-
-    @property
-    def poll_s(self) -> float:
-        """How long the loop may sleep while steps run, if nothing wakes it."""
-        ...
-
-    def watch(self, wake: Callable[[], None]) -> None:
-        """Call `wake` whenever a step is done; a runner that cannot has a short `poll_s`."""
-        ...
-
-    def fetch(self, model: int, busy: Collection[int], costs: Costs) -> bool:
-        """Is that model in memory? If not it will be, in the place of others that are not `busy`.
-
-        Whenever one has been loaded `costs` are told of its steps. Raises what kept it from that.
-        """
-        ...
-
-    def open(self, slot: int, sampling: Sampling, seed: int, model: int = 0) -> None:
-        """Make the slot a fresh one, for a session of that model, which is in memory."""
-        ...
-
-    def close(self, slot: int) -> None:
-        """Take back what the slot holds."""
-        ...
-
-    def room(self, slot: int, positions: int) -> bool:
-        """Make room for that many positions in all, if there is any."""
-        ...
-
-    def begin(self, slot: int, prompt: Prompt) -> bool:
-        """Take a prompt; false if rows of it are to be laid down by `prefill`."""
-        ...
-
-    def prefill(self, slot: int, rows: int) -> Pending[bool]:
-        """Lay down its next rows; true once all but the last are there."""
-        ...
-
-    def frame(self, rows: Sequence[Row]) -> Pending[Frames]:
-        """Make the next frame of every row; they are of one model."""
-        ...
-
-    def voice(self, slots: Sequence[int], frames: int) -> Pending[Pcm]:
-        """Decode the next frames of every slot: samples [B, frames * 1920].
-
-        What a slot whose speech has ended does not have may be anything.
-        """
-        ...
-
-
-class Outlet(Protocol):
-    """Where a turn's chunks and its one terminal event go."""
-
-    taken_frames: int  # that its reader has taken away
-
-    def put(self, chunk: Chunk) -> None:
-        """Add a chunk."""
-        ...
-
-    def finish(self, done: Done, *, drop: bool = False) -> None:
-        """Set the terminal event; `drop` throws away what has not been taken."""
-        ...
-
-
-class Listener(Protocol):
-    """What the loop reads of a session, wherever that is."""
-
-    id: str
-    request: SpeechRequest
-
-    @property
-    def prompt_ids(self) -> list[int]:
-        """The text's own tokens, so far."""
-        ...
-
-    @property
-    def outbox(self) -> Outlet:
-        """Where its chunks go."""
-        ...
-
-
-@dataclass(slots=True, eq=False)
-class Turn:
-    """The loop's side of one session."""
-
-    session: Listener
-    script: Script
-    sampling: Sampling
-    seed: int
-    track: Track
-    most_in_all: float = math.inf  # frames of the whole; those of `sampling` are for each piece
-    first_text: int | None = None  # the text id under the first frame, from the prompt
-    positions: int = 0  # of its context in use
-    from_frame: int = 0  # where the piece that is spoken now began
-    most_frames: float = math.inf  # after which the loop ends that piece
-    reason: FinishReason = FinishReason.STOP  # LENGTH once any piece of its text was cut short
-    codes: list[Codes] = field(default_factory=list)  # made and not yet decoded, [16] each
-    seated_s: float = 0.0  # when it got its slot
-    onset: Onset | None = field(init=False)  # trims the silence before the speech
-    early: list[Pcm] = field(default_factory=list)  # first sound, too short to begin with
-    unheard: list[Codes] = field(default_factory=list)  # decoded, their sound held back by `onset`
-    excused_s: float = 0.0  # until when silence is for want of text
-    stalled_s: float | None = None  # when its reader last took from a full buffer
-    watch: Watch = field(init=False)  # its guards; the loop sets it when it hears of the turn
-    capped: bool = False  # is it the text that sets `most_frames`?
-
-    def __post_init__(self) -> None:
-        self.onset = Onset() if self.session.request.trim else None
-
-    def start_over(self) -> None:
-        """Make it a turn that has its slot and has said nothing."""
-        self.script.start_over()
-        self.track.start_over()
-        self.watch.start_over()
-        self.onset = Onset() if self.session.request.trim else None
-        self.first_text, self.positions, self.from_frame = None, 0, 0
-        self.reason, self.excused_s = FinishReason.STOP, 0.0
-        for made in (self.codes, self.early, self.unheard):
-            made.clear()
-        self.bound()
-
-    def next_text(self) -> int:
-        """The text id under the next frame."""
-        text, self.first_text = self.first_text, None
-        if text is None:
-            text = self.script.next_text()
-        watch = self.watch
-        if watch.on and watch.said_at is None and self.script.said:
-            watch.said_at = self.track.made + self.track.flying + 1
-        return text
-
-    @property
-    def text_ready(self) -> bool:
-        """Is there text for the next frame, or for the next piece's prompt?
-
-        That one also waits for frames of the piece before, which are under way in vain.
-        """
-        if self.track.prefilled or self.first_text is not None:
-            return self.first_text is not None or self.script.rows_ready
-        return self.script.prompt_ready and not self.track.flying
-
-    def bound(self) -> None:
-        """Reckon `most_frames` anew: the checkpoint's cap, and that of the text."""
-        most, text = self.sampling.max_frames, self.script.most_frames
-        self.capped = text is not None and self.watch.on and text < most
-        if text is not None and self.capped:
-            most = text
-        self.most_frames = min(self.from_frame + most, self.most_in_all)
-
-
-@dataclass(frozen=True, slots=True)
-class More:
-    """More tokens for a session: see `Desk.text`."""
-
-    session: Listener
-    ids: list[int]
-    most_frames: int | None = None
-    last: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """Nobody listens to this session any more."""
-
-    session: Listener
-    at_s: float | None = None  # when that was said
-
-
-Word = Turn | More | Cancel
-
-
-@dataclass(frozen=True, slots=True)
-class Talking:
-    """A token step that runs: prompts laid down, then one frame of each of the turns."""
-
-    since_s: float
-    laid: list[tuple[Turn, Pending[bool]]]
-    turns: list[Turn]
-    frames: Pending[Frames] | None
-
-    def done(self) -> bool:
-        """Lanes keep their order, so the last part tells."""
-        last = self.frames or (self.laid[-1][1] if self.laid else None)
-        return last is None or last.done()
-
-
-@dataclass(frozen=True, slots=True)
-class Speaking:
-    """A codec step that runs: whose chunk it decodes, and where the samples will be."""
-
-    since_s: float
-    turns: list[Turn]
-    frames: int
-    sound: Pending[Pcm]
-
-
-@dataclass(slots=True)
-class Counts:
-    """What has happened since the start."""
-
-    steps: int = 0  # rounds that started something
-    starved: int = 0  # streams left out of a codec step that outlasts what they have in hand
-    late: int = 0  # chunks sent after their listener had fallen silent, text being there
-    refused: int = 0  # newcomers sent away
-    cuts: dict[Cut, int] = field(default_factory=lambda: dict.fromkeys(Cut, 0))  # by a guard
-    redraws: int = 0  # speech that nobody had heard, drawn again
-    spoilt: int = 0  # sessions ended as their numbers were none
 
 
 class Loop:

@@ -7,6 +7,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final
 
+from vivace.types import Cut
+
 Bounds = tuple[float, ...]
 
 STEP_S: Final = (0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.06, 0.12, 0.3, 1.0)
@@ -14,6 +16,19 @@ WAIT_S: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0,
 MARGIN_S: Final = (-1.0, -0.3, -0.1, -0.03, 0.0, 0.01, 0.02, 0.04, 0.08, 0.2, 0.5, 1.0, 2.0, 15.0)
 CANCEL_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0)
 ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has happened since the start."""
+
+    steps: int = 0  # rounds that started something
+    starved: int = 0  # streams left out of a codec step that outlasts what they have in hand
+    late: int = 0  # chunks sent after their listener had fallen silent, text being there
+    refused: int = 0  # newcomers sent away
+    cuts: dict[Cut, int] = field(default_factory=lambda: dict.fromkeys(Cut, 0))  # by a guard
+    redraws: int = 0  # speech that nobody had heard, drawn again
+    spoilt: int = 0  # sessions ended as their numbers were none
 
 
 @dataclass(slots=True)

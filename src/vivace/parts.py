@@ -25,7 +25,6 @@ from vivace.checkpoint.embedded import embedded
 from vivace.checkpoint.locate import locate
 from vivace.config import EngineConfig, Profile
 from vivace.errors import CheckpointError
-from vivace.loop import Steps
 from vivace.model.codec import Codec
 from vivace.model.fused import use_kernels
 from vivace.model.quant import quantize, rounds
@@ -42,6 +41,7 @@ from vivace.runtime.sizes import Sizes, upto
 from vivace.runtime.sound import Sound
 from vivace.runtime.state import PAGE, Filter
 from vivace.schedule.costs import FREE, CostTable
+from vivace.steps import Steps
 from vivace.text.prompt import Script
 from vivace.text.tokenize import Tokenizer
 from vivace.types import Sampling, SpeechRequest

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from vivace import errors
 from vivace.errors import EngineFailure, Overloaded, Unprocessable, VivaceError, outcome
 from vivace.host import Pulse, Readings
-from vivace.loop import Counts
-from vivace.meters import WAIT_S, Meters, Stock
+from vivace.meters import WAIT_S, Counts, Meters, Stock
 from vivace.remote.messages import (
     Batch,
     Cancel,

@@ -13,8 +13,7 @@ from tests.server.live import serving
 
 from vivace.config import ServerConfig
 from vivace.host import Readings
-from vivace.loop import Counts
-from vivace.meters import MARGIN_S, Meters, Stock
+from vivace.meters import MARGIN_S, Counts, Meters, Stock
 from vivace.server.metrics import EngineMetrics, Metrics, ShelfMetrics
 from vivace.server.shelf import open_shelf
 from vivace.types import Cut

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import zmq
 
-from vivace import loop
+from vivace import loop, turns
 from vivace.config import EngineConfig
 from vivace.errors import EngineFailure, VivaceError
 from vivace.host import (
@@ -191,7 +191,7 @@ class FarLoop(loop.Loop):
             self._link.send(Batch(pulse, events, readings))
             self._sent = pulse
 
-    def _forget(self, listener: loop.Listener) -> None:
+    def _forget(self, listener: turns.Listener) -> None:
         self._listeners.pop(listener.id, None)
 
     def _hear(self) -> None:
@@ -212,9 +212,9 @@ class FarLoop(loop.Loop):
             return  # it has ended meanwhile
         elif isinstance(word, More):
             listener.prompt_ids += word.ids
-            self.tell(loop.More(listener, word.ids, word.most_frames, word.last))
+            self.tell(turns.More(listener, word.ids, word.most_frames, word.last))
         elif isinstance(word, Cancel):
-            self.tell(loop.Cancel(listener, word.at_s))
+            self.tell(turns.Cancel(listener, word.at_s))
         else:
             listener.outbox.taken_frames = word.frames
             self.wake()
@@ -226,7 +226,7 @@ class FarLoop(loop.Loop):
         encoder = self._encoders[word.model]
         script = Script(encoder.spec, request, encoder, ahead=self.config.text_lead)
         track = Track(word.arrived_s, model=word.model)
-        turn = loop.Turn(listener, script, word.sampling, word.seed, track, word.most_in_all)
+        turn = turns.Turn(listener, script, word.sampling, word.seed, track, word.most_in_all)
         self.tell(turn)
 
     def _encode(self, word: Encode) -> None:

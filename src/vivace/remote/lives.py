@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from enum import StrEnum
 from typing import Final
 
-from vivace import loop
+from vivace import turns
 from vivace.config import EngineConfig
 from vivace.errors import DeviceLost, EngineFailure, Unavailable, VivaceError
 from vivace.host import Build, Known, OnDone, Pulse, Readings
@@ -120,7 +120,7 @@ class Lives:
         """Has a process ended, and will there be another?"""
         return self.life is Life.RESTARTING
 
-    def tell(self, word: loop.Word) -> None:
+    def tell(self, word: turns.Word) -> None:
         """Leave word for the loop. Raises Unavailable, with a time, or EngineFailure for a turn."""
         try:
             self._process.tell(word)

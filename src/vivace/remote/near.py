@@ -15,7 +15,7 @@ from typing import Protocol
 
 import zmq
 
-from vivace import logs, loop
+from vivace import logs, turns
 from vivace.config import EngineConfig
 from vivace.errors import EngineFailure, Unavailable, VivaceError
 from vivace.host import Build, Known, OnDone, Pulse, Readings
@@ -164,19 +164,19 @@ class LoopProcess:
 
     # Words out, from any thread.
 
-    def tell(self, word: loop.Word) -> None:
+    def tell(self, word: turns.Word) -> None:
         """Leave word for the loop. Raises Unavailable for a new turn if it runs no more."""
         id = word.session.id
-        if isinstance(word, loop.Turn):
+        if isinstance(word, turns.Turn):
             self._open(word)
         elif id not in self._lines:
             return  # it has ended
-        elif isinstance(word, loop.Cancel):
+        elif isinstance(word, turns.Cancel):
             self._send(Cancel(id, word.at_s))
         else:
             self._send(More(id, word.ids, word.most_frames, word.last))
 
-    def _open(self, turn: loop.Turn) -> None:
+    def _open(self, turn: turns.Turn) -> None:
         session = turn.session
         assert isinstance(session, Session)
         word = encode(

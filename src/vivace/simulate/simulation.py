@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from vivace.config import EngineConfig
-from vivace.loop import EARLY_S, Cancel, Loop, More, Turn
+from vivace.loop import EARLY_S, Loop
 from vivace.schedule.admission import Admission
 from vivace.schedule.costs import Costs, CostTable
 from vivace.schedule.policy import Plans
@@ -22,6 +22,7 @@ from vivace.session import Session
 from vivace.simulate.caller import Call, Caller, Heard
 from vivace.simulate.timed import Clock, TimedRunner
 from vivace.text.prompt import Script
+from vivace.turns import Cancel, More, Turn
 from vivace.types import FRAME_S, Sampling
 
 FRAMES_PER_TOKEN = 3.0
