@@ -14,7 +14,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test test-voice test-clients docs docs-pages check format bench bench-client bench-formats scheduling simulate-fuzz bench-policy bench-live bench-faults soak bench-cluster socket-fuzz http-fuzz clean
+.PHONY: help setup serve test test-voice test-clients test-ship docs docs-pages check format bench bench-client bench-formats scheduling simulate-fuzz bench-policy bench-live bench-faults soak bench-cluster socket-fuzz http-fuzz clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## /  make \1\t/p' Makefile | expand -t 20
@@ -37,6 +37,9 @@ test-clients: $(READY) ## do LiveKit, Pipecat and the vendors' SDKs speak with i
 	@test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/python -m pip install -qq --disable-pip-version-check -r tests/vendors/clients/requirements.txt
 	@VIVACE_CLIENTS=.venv-clients/bin/python $(BIN)/python -m pytest tests/vendors $(ARGS)
+
+test-ship: $(READY) ## do packages build, install where nothing is, and start as deploy/ starts them? (TORCH_INDEX=url: torch from there)
+	@$(BIN)/python -m pytest tests/deploy -m "ship or not ship" $(ARGS)
 
 docs: $(READY) ## the documentation as a site, in site/
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -441,6 +441,44 @@ def test_doctor_misses_torch(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MISSING  torch" in out
 
 
+def test_doctor_knows_systems_that_will_not_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: "Windows")
+    status, out, _ = run("doctor", "--port", 0)
+    assert status == 1
+    assert "MISSING  system   Windows is not supported" in out
+
+
+@pytest.mark.parametrize(
+    ("compilers", "headers", "says"),
+    [
+        ({"gcc"}, True, "ok       compiler /bin/gcc"),
+        ({"clang"}, True, "ok       compiler /bin/clang"),
+        (set(), True, "note     compiler no gcc or clang"),
+        ({"gcc"}, False, "note     compiler no Python.h in"),
+    ],
+)
+def test_doctor_looks_for_what_kernels_are_built_with(
+    compilers: set[str],
+    headers: bool,
+    says: str,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    import torch
+
+    if headers:
+        (tmp_path / "Python.h").touch()
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in compilers else None)
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    status, out, _ = run("doctor", "--port", 0)
+    assert status == 0
+    assert says in out
+
+
 def test_doctor_notes_a_taken_port(run: Run) -> None:
     import socket
 

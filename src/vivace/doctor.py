@@ -5,6 +5,7 @@ import platform
 import shutil
 import socket
 import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,7 @@ def examine(host: str, port: int) -> list[Finding]:
     """Everything worth knowing before `vivace serve`. Nothing is downloaded or contacted."""
     cache = Path(constants.HF_HUB_CACHE)
     return [
-        _python(),
+        *_python(),
         *_torch(),
         _cores(),
         _memory(),
@@ -43,11 +44,15 @@ def examine(host: str, port: int) -> list[Finding]:
     ]
 
 
-def _python() -> Finding:
+def _python() -> Iterator[Finding]:
+    """Python, and a system that cannot be used."""
     words = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if (3, 11) <= sys.version_info[:2] <= (3, 13):
-        return Finding("python", words)
-    return Finding("python", f"{words}; 3.11 to 3.13 is needed", "MISSING")
+        yield Finding("python", words)
+    else:
+        yield Finding("python", f"{words}; 3.11 to 3.13 is needed", "MISSING")
+    if platform.system() == "Windows":
+        yield Finding("system", "Windows is not supported; WSL 2 is Linux", "MISSING")
 
 
 def _torch() -> Iterator[Finding]:
@@ -72,6 +77,18 @@ def _torch() -> Iterator[Finding]:
             yield Finding("card", words)
         else:
             yield Finding("card", f"{words}; 8.0 or newer is supported", "note")
+    yield _compiler()
+
+
+def _compiler() -> Finding:
+    """What Triton builds each kernel's launcher with, as it looks for it."""
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    headers = Path(sysconfig.get_path("include"))
+    if compiler and (headers / "Python.h").exists():
+        return Finding("compiler", compiler)
+    lacking = f"no Python.h in {headers}" if compiler else "no gcc or clang"
+    words = f"{lacking}: kernels cannot be built, so steps take longer"
+    return Finding("compiler", words, "note")
 
 
 def _cores() -> Finding:
