@@ -97,6 +97,31 @@ def test_sound_comes_through_while_it_is_made(
         assert len(heard + b"".join(pieces)) == 2 * FRAME_BYTES
 
 
+def test_a_replica_that_breaks_off_within_an_event_ends_with_one_that_can_be_read() -> None:
+    """Its answer stops in the middle of a line of the stream."""
+    event = 'data: {"type": "speech.audio.delta", "audio": "AAAA"}\n\n'
+    head = (
+        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+
+    def answer(listener: socket.socket) -> None:
+        with listener.accept()[0] as peer:
+            peer.recv(1 << 16)
+            for part in (head, *(f"{len(e):x}\r\n{e}\r\n" for e in (event, event[:30]))):
+                peer.sendall(part.encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=[listener], daemon=True)
+        thread.start()
+        yard = Yard([report(f"http://127.0.0.1:{listener.getsockname()[1]}")])
+        with gated(yard) as client:
+            body = {**BODY, "stream_format": "sse"}
+            events = client.post(SPEECH, json=body).text.split("\n\n")
+        thread.join()
+    said = [json.loads(event.partition("data: ")[2])["type"] for event in events if event]
+    assert said == ["speech.audio.delta", "speech.audio.error"]
+
+
 def test_a_client_that_leaves_frees_its_session(
     client: httpx.Client, engines: list[FakeEngine]
 ) -> None:

@@ -82,6 +82,7 @@ def stage(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
     engine = fakes.FakeEngine()
     with serving(engine) as live, browser.new_context(accept_downloads=True) as context:
         stage = Stage(live.url, engine, context.new_page())
+        context.set_default_timeout(120_000)  # a guard against hanging, as elsewhere
 
         def listen(message: ConsoleMessage) -> None:
             if message.type in ("error", "warning"):

@@ -284,17 +284,28 @@ class Forward:
         headers.append((b"x-vivace-replica", str(replica.report.pid).encode()))
         headers = [pair for pair in headers if pair[0].lower() != b"x-request-id"]
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        events = reply.content_type == sse.MEDIA_TYPE
+        parts = reply.content.iter_any()
         try:
-            async for part in reply.content.iter_any():
+            async for part in _whole_events(parts) if events else parts:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
         except (aiohttp.ClientError, ConnectionError) as error:
             log.warning("%s broke off: %s", replica.url, type(error).__name__)
-            events = reply.content_type == sse.MEDIA_TYPE
             if not (events and request.url.path == "/v1/audio/speech"):
                 return  # without its end, the client sees that it broke off
             part = sse.fault(EngineFailure(GONE))
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _whole_events(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Events to their ends: what follows one that broke off would be read as a part of it."""
+    rest = b""
+    async for part in parts:
+        whole, end, rest = (rest + part).rpartition(b"\n\n")
+        if end:
+            yield whole + end
+    yield rest
 
 
 class Socket:
