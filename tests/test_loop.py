@@ -341,6 +341,25 @@ def test_cancel_frees_the_slot_within_one_step(steps: int) -> None:
     assert done(other).reason is FinishReason.LENGTH and len(bench.loop.free) == 4
 
 
+def test_after_a_cancel_the_next_turn_is_let_in_whatever_is_still_under_way() -> None:
+    """Where one session is all that can be served, as on a machine with other things to do."""
+    runner = SlowRunner(lambda seed: 400)
+    bench = Bench(runner, max_sessions=1, max_queue=0)
+    spoken_over = bench.open()
+    while not runner.sound:
+        bench.loop.step()
+        runner.run_one(sound=False)
+    bench.loop.step()
+    spoken_over.cancel()
+    following = bench.open()
+    bench.loop.step()
+    assert done(spoken_over).reason is FinishReason.CANCELLED
+    assert following.done is None, "it waits for the slot"
+    runner.run_one(sound=True)
+    bench.loop.step()
+    assert bench.loop.seated == 1 and following.done is None
+
+
 @pytest.mark.parametrize("call", ["prefill", "frame", "voice"])
 def test_a_fault_ends_its_own_sessions_only(call: str, caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()

@@ -343,10 +343,9 @@ def synth_checkpoint(
         for option, value in (("--kind", kind), *lengths):
             if value is not None:
                 raise InvalidRequest(f"{option} does not go with --from: {source} decides that.")
-        from vivace.checkpoint.embedded import embedded
         from vivace.checkpoint.locate import locate
         from vivace.checkpoint.widen import write_widened
 
-        folder = embedded() if source == "embedded" else locate(source)
+        folder = locate(source)
         write_widened(out, folder, size=size or "1.7b", seed=seed, dtype=dtype)
     print(f"written to {out}")

@@ -21,8 +21,7 @@ from vivace.checkpoint import (
     unfilled_codec,
     unfilled_encoders,
 )
-from vivace.checkpoint.embedded import embedded
-from vivace.checkpoint.locate import locate
+from vivace.checkpoint.locate import EMBEDDED, locate
 from vivace.config import EngineConfig, Profile
 from vivace.errors import CheckpointError
 from vivace.model.codec import Codec
@@ -125,8 +124,8 @@ def load_parts(
 
 def _find(name: str | Path | None, revision: str | None, offline: bool) -> Source:
     """Where it lies and what it is, after a look at the headers of all its tensors."""
-    path = embedded() if name is None else locate(str(name), revision=revision, offline=offline)
-    id = "vivace-embedded" if name is None else str(name)
+    id = EMBEDDED[0] if name is None or str(name) in EMBEDDED else str(name)
+    path = locate(id, revision=revision, offline=offline)
     return Source(path, Offer(id, look(path), Tokenizer.from_dir(path)))
 
 

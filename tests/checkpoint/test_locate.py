@@ -122,6 +122,11 @@ def test_hub_errors_say_what_to_do(
     assert HUB_ID in caught.value.message
 
 
+@pytest.mark.parametrize("name", ["embedded", "vivace-embedded"])
+def test_the_voice_in_the_box_has_a_name(name: str) -> None:
+    assert (locate(name) / "config.json").is_file()
+
+
 @pytest.mark.parametrize(
     ("offline", "expected"), [(True, "offline is on"), (False, "cannot be reached")]
 )

@@ -12,6 +12,7 @@ from vivace.config import ServerConfig
 from vivace.errors import NotFound, Unprocessable, VivaceError
 from vivace.server.app import create_app
 from vivace.server.order import Order, read_order
+from vivace.server.shelf import open_shelf
 
 OFFERS = [NAMED, SMALL_NAMED, TUNED, DESIGN]
 CONFIG = ServerConfig(model_aliases=("fast=small", "anything"), voice_aliases={"boss": "greta"})
@@ -57,6 +58,18 @@ def test_an_order_finds_its_model(
 ) -> None:
     placed = order(engine, **fields)
     assert (placed.request.model, placed.request.voice) == (model, voice)
+
+
+@pytest.mark.parametrize(
+    ("fields", "model"),
+    [({}, "named"), ({"instructions": "An old man."}, "design"), ({"voice": "greta"}, "tuned")],
+)
+def test_a_style_describes_no_voice(
+    engine: FakeEngine, fields: dict[str, object], model: str
+) -> None:
+    body = {"input": "Hello.", "style": "news", **fields}
+    placed = read_order(body, engine, CONFIG, open_shelf(CONFIG))  # type: ignore[arg-type]
+    assert placed.request.model == model
 
 
 @pytest.mark.parametrize(

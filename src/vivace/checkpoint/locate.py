@@ -13,8 +13,10 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from vivace.checkpoint.embedded import embedded
 from vivace.errors import CheckpointError
 
+EMBEDDED = ("vivace-embedded", "embedded")
 HUB_ID = re.compile(r"(?P<repo>\w[\w.-]*/[\w.-]+)(@(?P<revision>[^@\s]+))?")
 FILES = ["*.json", "*.safetensors", "merges.txt"]  # a star also matches in sub-folders
 
@@ -22,9 +24,13 @@ FILES = ["*.json", "*.safetensors", "merges.txt"]  # a star also matches in sub-
 def locate(model: str, *, revision: str | None = None, offline: bool = False) -> Path:
     """The local folder of `model`: a path, or a hub id, fetched unless it is in the local cache.
 
+    `vivace-embedded`, or `embedded`, is the voice in the box.
+
     A hub id may carry its revision (branch, tag or commit) as `owner/name@revision`. `offline` uses
     the local cache alone. Raises CheckpointError that says what to do.
     """
+    if model in EMBEDDED:
+        return embedded()
     folder = Path(os.path.expanduser(model))  # leaves alone what names no user
     if model and folder.is_dir():
         return folder

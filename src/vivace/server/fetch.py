@@ -51,8 +51,7 @@ class Checked(http.client.HTTPSConnection):
     def __init__(self, host: str, deadline: Deadline, context: ssl.SSLContext) -> None:
         super().__init__(host, PORT, context=context)
         self._deadline, self._tls = deadline, context
-        self._cut = threading.Timer(deadline.left_s, self._shut)
-        self._cut.daemon = True
+        self._cut: threading.Timer | None = None
 
     def connect(self) -> None:
         """Resolve, check, connect; whoever drips is cut off at the deadline."""
@@ -60,7 +59,10 @@ class Checked(http.client.HTTPSConnection):
         self.sock = self._tls.wrap_socket(
             plain, server_hostname=self.host, do_handshake_on_connect=False
         )
-        self.sock.settimeout(self._deadline.left_s)
+        left_s = self._deadline.left_s
+        self.sock.settimeout(left_s)
+        self._cut = threading.Timer(left_s, _shut, [self.sock])
+        self._cut.daemon = True
         self._cut.start()
         self.sock.do_handshake()
 
@@ -70,15 +72,21 @@ class Checked(http.client.HTTPSConnection):
                 return socket.create_connection((address, PORT), self._deadline.left_s / 2)
         return socket.create_connection((addresses[-1], PORT), self._deadline.left_s)
 
-    def _shut(self) -> None:
-        """End what a read waits for, under TLS and from another thread."""
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+    def end(self) -> None:
+        """Close, with the timer.
 
-    def close(self) -> None:
-        """Close, with the timer."""
-        self._cut.cancel()
-        super().close()
+        `close` leaves the timer: http.client calls it before it reads a body that ends with its
+        connection.
+        """
+        if self._cut is not None:
+            self._cut.cancel()
+        self.close()
+
+
+def _shut(sock: socket.socket) -> None:
+    """End what a read waits for, under TLS and from another thread."""
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def public_addresses(host: str) -> list[str]:
@@ -116,7 +124,7 @@ def fetch(url: str, limits: Limits, context: ssl.SSLContext | None = None) -> by
             connection.request("GET", target, headers={"Accept": "audio/*", "User-Agent": "vivace"})
             return _body(connection, limits.clip_bytes, deadline)
         finally:
-            connection.close()
+            connection.end()
     except (OSError, http.client.HTTPException, ValueError, Refused) as error:
         log.info("a clip was not fetched from %.200r: %s", url, error)
         raise Unprocessable(
@@ -139,17 +147,19 @@ def _parts(url: str) -> tuple[str, str]:
 
 
 def _body(connection: http.client.HTTPSConnection, most: int, deadline: Deadline) -> bytes:
-    response = connection.getresponse()
-    if response.status != 200:
-        raise Refused(f"status {response.status}")
+    """What the answer holds, however it is framed. Raises TimeoutError, TooLarge, Refused."""
     body = bytearray()
-    while piece := response.read1(PIECE):
-        body += piece
-        if len(body) > most:
-            raise TooLarge(
-                f"`{PARAM}` is over the limit of {most:,} bytes.",
-                param=PARAM,
-                code="clip_too_large",
-            )
+    with connection.getresponse() as response:
+        if response.status != 200:
+            raise Refused(f"status {response.status}")
+        while piece := response.read1(PIECE):
+            body += piece
+            _ = deadline.left_s
+            if len(body) > most:
+                raise TooLarge(
+                    f"`{PARAM}` is over the limit of {most:,} bytes.",
+                    param=PARAM,
+                    code="clip_too_large",
+                )
     _ = deadline.left_s  # what was cut off looks like an end
     return bytes(body)
