@@ -95,7 +95,7 @@ def profiles() -> list[str]:
 
 def api() -> str:
     """Every route with its fields and answers."""
-    document = described()
+    document = with_clips(described("custom_voice"), described("base"))
     lines = [API]
     operations = [
         (way["tags"][0], method, path, way)
@@ -114,11 +114,20 @@ def api() -> str:
     return "\n".join(lines) + "\n"
 
 
-def described() -> Schema:
+def with_clips(one: Any, base: Any) -> Any:
+    """A document; what it refuses and that of a base checkpoint takes is told as the latter's."""
+    if not isinstance(one, dict) or not isinstance(base, dict):
+        return one
+    if one.get("type") == "null" and base.get("type") != "null":
+        return base | {"base_only": True}
+    return {name: with_clips(inside, base.get(name)) for name, inside in one.items()}
+
+
+def described(kind: str) -> Schema:
     """The document of a server with nothing loaded, where names are the checkpoint's own."""
     engine = SimpleNamespace(
         model_id="vivace",
-        spec=SimpleNamespace(kind="custom_voice", size="1b7"),
+        spec=SimpleNamespace(kind=kind, size="1b7"),
         voices=[],
         languages=[],
         defaults=Sampling(),
@@ -190,7 +199,7 @@ def _kind(field: Schema) -> str:
     kinds = field.get("type", "any value")
     kinds = [kind for kind in kinds if kind != "null"] if isinstance(kinds, list) else [kinds]
     kind = " or ".join(kinds) or "null"
-    words = "refused for now" if kind == "null" else str(kind)
+    words = "refused" if kind == "null" else str(kind)
     words = "a file" if field.get("format") == "binary" else words
     if kind == "array":
         words = f"{field['minItems']} to {field['maxItems']} objects with the fields of one request"
@@ -203,6 +212,8 @@ def _kind(field: Schema) -> str:
         words += f", {f'above {low:g}' if above else f'{low:g}'} to {_number(field['maximum'])}"
     if "maxLength" in field:
         words += f", up to {field['maxLength']:,} characters"
+    if field.get("base_only"):
+        words += "; a base checkpoint takes it, others refuse it"
     return words + (", must be there" if field.get("needed") else "")
 
 

@@ -50,6 +50,12 @@ def test_the_root_is_a_page_for_browsers_only(client: httpx.Client) -> None:
     assert page.headers["vary"] == about.headers["vary"] == "accept"
 
 
+def test_the_routes_it_names_are_there(client: httpx.Client) -> None:
+    routes = client.get("/").json()["routes"]
+    assert {"/metrics", "/v1/audio/styles"} <= set(routes)
+    assert {route: client.get(route).status_code for route in routes} == dict.fromkeys(routes, 200)
+
+
 @pytest.mark.parametrize("path", ["/page/", "/page/routes.py", "/page/..%2froutes.py", "/page/x"])
 def test_nothing_else_is_served(client: httpx.Client, path: str) -> None:
     reply = client.get(path)

@@ -96,6 +96,61 @@ def test_no_word_is_heard_that_was_not_written(stage: Stage) -> None:
     assert counts == [[[2, 0], [2, 2], [4, 3], [4, 4], [4, 4]], ["one ", "t", "", "wo three four"]]
 
 
+def test_a_turn_after_one_that_was_not_typed_shows_its_words(stage: Stage) -> None:
+    page = stage.open()
+    stage.speak()
+    stage.wait("playing")
+    stage.wait("idle")
+    page.get_by_label("Text", exact=True).fill(TEXT)
+    page.get_by_text("Typed").click()
+    stage.engine.play = Play(chunks=40, open_gates=10)
+    session = stage.speak()
+    page.wait_for_selector("mark:not(:empty)", timeout=30_000)
+    finish(page, session)
+
+
+@pytest.mark.parametrize("text", ["", "\N{GRINNING FACE}"], ids=["not typed", "emoji"])
+def test_speech_without_words_says_nothing_of_the_next(stage: Stage, text: str) -> None:
+    page = stage.open()
+    heard = page.evaluate(
+        """async (text) => {
+          const { script } = await import("/page/script.js");
+          const lines = script(document.querySelector("#script"));
+          const speak = (text) => {
+            lines.begin(text);
+            lines.typed(text.length);
+            lines.add(new Float32Array(24000).fill(0.5));
+            const { heard } = lines.at(24000);
+            lines.end();
+            return heard;
+          };
+          speak(text);
+          return speak("one two three four five six seven eight nine ten");
+        }""",
+        text,
+    )
+    assert 0 < heard < 10
+
+
+@pytest.mark.parametrize("way", ["Typed", "At once"])
+def test_nothing_is_ahead_of_a_turn_that_is_over(stage: Stage, way: str) -> None:
+    page = choose(stage)
+    page.get_by_text(way).click()
+    stage.engine.play = Play(chunks=99, open_gates=3)
+    stage.speak()
+    page.locator("#ahead", has_text="ahead").wait_for()
+    page.keyboard.press("Escape")
+    stage.wait("idle")
+    assert page.inner_text("#ahead") == ""
+    page.get_by_label("Text", exact=True).fill("\N{GRINNING FACE}")
+    stage.engine.play = Play(chunks=0)
+    page.get_by_role("button", name="Speak").click()
+    page.get_by_role("alert").wait_for()
+    stage.wait("idle")
+    assert page.inner_text("#ahead") == ""
+    stage.complaints.clear()  # the browser's own words on a refusal
+
+
 def test_a_pause_moves_no_word(stage: Stage) -> None:
     page = stage.open()
     before, after = page.evaluate(

@@ -81,6 +81,12 @@ def test_the_documentation_has_every_metric_as_it_is(
     assert told == families
 
 
+def test_every_metric_is_told_once(page: str) -> None:
+    told = re.findall(r"^\| `(vivace_\w+)`", PAGE, re.MULTILINE)
+    served = re.findall(r"^# TYPE (\w+)", page, re.MULTILINE)
+    assert len(told) == len(set(told)) and len(served) == len(set(served)) > 20
+
+
 def test_the_page_is_one_that_prometheus_reads(page: str) -> None:
     samples = {
         (sample.name, *sorted(sample.labels.items())): sample.value
@@ -89,8 +95,8 @@ def test_the_page_is_one_that_prometheus_reads(page: str) -> None:
     }
     assert samples["vivace_steps_total",] == 7
     assert samples["vivace_late_chunks_total",] == 2
-    assert samples["vivace_forced_stops_total", ("guard", "loop")] == 3
-    assert samples["vivace_forced_stops_total", ("guard", "cap")] == 0
+    assert samples["vivace_guard_cuts_total", ("guard", "loop")] == 3
+    assert samples["vivace_guard_cuts_total", ("guard", "cap")] == 0
     assert samples["vivace_redraws_total",] == 1
     assert samples["vivace_pages", ("state", "used")] == 25
     assert samples["vivace_prefix_cache_total", ("result", "hit")] == 3

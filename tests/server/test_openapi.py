@@ -8,8 +8,10 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Route
 from tests.fakes import FakeEngine
+from tests.server.live import serving
 from tests.server.test_fields import WIRE_FIELDS
 
+from vivace.config import ServerConfig
 from vivace.server.app import create_app
 
 SPEECH = "/v1/audio/speech"
@@ -169,3 +171,22 @@ def test_each_status_that_is_met_is_there(described: Schema, client: httpx.Clien
     assert all(str(reply.status_code) in known for reply in tries)
     kinds = known["200"]["content"]
     assert tries[0].headers["content-type"] in kinds
+
+
+def test_what_the_gate_says_is_there(described: Schema, engine: FakeEngine) -> None:
+    config = ServerConfig(api_keys={"anna": "0123456789abcdef" * 2})
+    elsewhere = {"origin": "https://elsewhere.example"}
+    with serving(engine, config) as live, httpx.Client(base_url=live.url) as stranger:
+        for path, ways in described["paths"].items():
+            for method, way in ways.items():
+                known = way["responses"]
+                alone = stranger.request(method, path)
+                page = stranger.request(method, path, headers=elsewhere)
+                met = {alone.status_code, page.status_code} & {401, 403}
+                assert met == {int(status) for status in known} & {401, 403}, (method, path)
+
+
+def test_a_clip_is_for_base_checkpoints(client: httpx.Client) -> None:
+    for name, value in {"ref_audio": "UklGRg==", "ref_text": "Hi.", "x_vector_only": True}.items():
+        error = client.post(SPEECH, json={"input": "Hello.", name: value}).json()["error"]
+        assert (error["param"], error["code"]) == (name, "not_supported")

@@ -130,7 +130,7 @@ def _refuse(fields: Fields) -> None:
         fields.refuse(name, NO_CLONING)
     for name in ALONE:
         if fields.flag(name):
-            raise Unprocessable(f"`{name}`: {NO_CLONING}", param=name, code="not_supported_yet")
+            raise Unprocessable(f"`{name}`: {NO_CLONING}", param=name, code="not_supported")
 
 
 def data_of(source: str, config: ServerConfig) -> bytes:

@@ -111,7 +111,7 @@ class Fields:
     def refuse(self, name: str, why: str) -> None:
         """Refuse the request if the field is there at all."""
         if self.take(name) is not None:
-            raise Unprocessable(f"`{name}`: {why}", param=name, code="not_supported_yet")
+            raise Unprocessable(f"`{name}`: {why}", param=name, code="not_supported")
 
     def has(self, name: str) -> bool:
         """Is the field there, and not taken yet?"""

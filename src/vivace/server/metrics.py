@@ -240,15 +240,6 @@ def _counted(readings: "Readings") -> Iterator[Metric]:
     yield CounterMetricFamily("vivace_late_chunks", late, counts.late)
     refused = "Newcomers that the loop sent away"
     yield CounterMetricFamily("vivace_loop_refusals", refused, counts.refused)
-    about = "Pieces of speech that a guard ended"
-    stops = CounterMetricFamily("vivace_forced_stops", about, labels=["guard"])
-    for guard, number in counts.cuts.items():
-        stops.add_metric([guard], number)
-    yield stops
-    redraws = "Speech that nobody had heard, drawn again"
-    yield CounterMetricFamily("vivace_redraws", redraws, counts.redraws)
-    spoilt = "Sessions ended as their numbers were none"
-    yield CounterMetricFamily("vivace_spoilt", spoilt, counts.spoilt)
     cuts = CounterMetricFamily(
         "vivace_guard_cuts", "Pieces of text that a guard ended", None, ["guard"]
     )

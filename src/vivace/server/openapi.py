@@ -22,6 +22,7 @@ from vivace.errors import OUTCOMES, InvalidRequest
 from vivace.server import cartesia, elevenlabs, sse, vendor_voices, voices
 from vivace.server.batch import Batch
 from vivace.server.fields import INT_MAX, Fields
+from vivace.server.gate import FREE, SAFE
 from vivace.server.order import place_order
 from vivace.server.speaking import Speaking
 from vivace.server.studio import read_changes, read_making
@@ -31,7 +32,6 @@ Schema = dict[str, Any]
 
 _PARAMETER: Final = re.compile(r"\{(\w+)(:\w+)?\}")
 _TAGS: Final = (("/v1/text-to-speech|/v1/voices|/v2/", "ElevenLabs"), ("/tts/|/voices", "Cartesia"))
-_PROBES: Final = ("/health", "/ready")
 _FROM_STARLETTE: Final = {408: "The body did not come in time.", 415: "Not JSON in UTF-8."}
 
 
@@ -219,7 +219,7 @@ def _operation(route: Route, method: str, path: str, edge: Edge) -> Schema:
         "tags": [next((tag for start, tag in _TAGS if re.match(start, path)), "vivace")],
         "parameters": _parameters(path, method),
         **({"requestBody": body} if body else {}),
-        "responses": _responses(path, gives, with_body=body is not None),
+        "responses": _responses(path, method, gives, with_body=body is not None),
     }
 
 
@@ -331,8 +331,8 @@ def _batch(edge: Edge) -> Schema:
     return {"type": "object", "required": ["items"], "properties": {"items": items, **shared}}
 
 
-def _responses(path: str, gives: object, *, with_body: bool) -> dict[str, Schema]:
-    statuses = {500}
+def _responses(path: str, method: str, gives: object, *, with_body: bool) -> dict[str, Schema]:
+    statuses = {500} | _of_the_gate(path, method)
     if "{" in path or "voice" in path:  # there may be none of that name, or nowhere to keep any
         statuses |= {404, 422, 503}
     if with_body:
@@ -342,8 +342,13 @@ def _responses(path: str, gives: object, *, with_body: bool) -> dict[str, Schema
     refusals = {str(s): {"$ref": f"#/components/responses/{s}"} for s in sorted(statuses)}
     if gives is NoReturn:
         return refusals
-    probe = {"503": _given("No.", "application/json")} if path in _PROBES else {}
+    probe = {"503": _given("No.", "application/json")} if path in FREE else {}
     return {"200": _success(path, gives), **probe, **refusals}
+
+
+def _of_the_gate(path: str, method: str) -> set[int]:
+    """What may be met before the route: no key where keys are on, a page of another site."""
+    return (set() if path in FREE else {401}) | (set() if method in SAFE else {403})
 
 
 def _success(path: str, gives: object) -> Schema:

@@ -65,8 +65,10 @@ def about(engine: "Engine") -> dict[str, object]:
             "/v1/models",
             "/v1/audio/models",
             "/v1/audio/voices",
+            "/v1/audio/styles",
             "/health",
             "/ready",
+            "/metrics",
             "/openapi.json",
         ],
     }

@@ -89,6 +89,7 @@ function finish(mine) {
   if (run !== mine) return;
   run = null;
   document.body.dataset.state = "idle";
+  $("ahead").textContent = ""; // a player that was stopped says no more
   $("speak").textContent = "Speak";
   $("replay").disabled = $("download").disabled = !kept.length;
 }
@@ -138,7 +139,7 @@ function meters(asked, typed) {
         const waited = unwritten ? `, ${unwritten} for text` : "";
         show("gaps", gaps, `${ms((silent / RATE) * 1000)} of silence in all${waited}`);
       }
-      $("ahead").textContent = done ? "" : `${s(buffered, 2)} ahead`;
+      $("ahead").textContent = `${s(buffered, 2)} ahead`;
       if (done) say(`Done: ${s(made.samples)} of speech, ${gaps ? gapWords(gaps) : "no gaps"}.`);
     },
   };

@@ -11,7 +11,7 @@ let pace = 0.175; // letters a bin; each speech corrects it for the next
 const weigh = (c) => (/\p{N}/u.test(c) ? 6 : /\p{Lo}/u.test(c) ? 2.5 : /\p{L}/u.test(c) ? 1 : 0);
 
 export function script(node) {
-  let text, marks, written, heard, voiced, whole, filled, peak;
+  let text, marks, written, heard, voiced, filled, peak;
 
   /** Words with where they begin and end, and the weight that is before them. */
   function measure() {
@@ -40,7 +40,6 @@ export function script(node) {
       node.hidden = !text;
       written = heard = filled = peak = 0;
       voiced = [0];
-      whole = false;
       total = measure();
       draw();
     },
@@ -62,8 +61,7 @@ export function script(node) {
     },
     /** All of the sound is there. */
     end() {
-      whole = voiced.at(-1) > 0;
-      if (whole) pace = total / voiced.at(-1);
+      if (total && voiced.at(-1)) pace = total / voiced.at(-1); // else they say nothing of it
     },
     /** So many samples were played; returns words written and words heard, about. */
     at(played) {
