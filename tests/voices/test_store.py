@@ -1,12 +1,16 @@
 """Kept voices: found by id and name, whole or absent, refused where they are not as they should."""
 
 import errno
+import fcntl
 import json
 import os
 import random
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -19,6 +23,7 @@ from vivace.voices import folder as folder_module
 from vivace.voices.kept import KIND, Consent, Kept, content_of
 from vivace.voices.store import Making, Store
 
+T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -323,3 +328,87 @@ def test_killed_at_any_moment_each_voice_is_whole_or_absent(folder: Path, seed: 
     assert not told["removed"] & numbers
     assert all(f"w{number}" in voices for number in told["renamed"] & numbers)
     keep(store, "after")  # and the lock is free
+
+
+def ids(voices: list[Kept]) -> list[str]:
+    return [kept.card.id for kept in voices]
+
+
+def in_time(work: Callable[[], T]) -> T:
+    """What it returns; a thread that hangs fails the test and not the run."""
+    got: list[T] = []
+    thread = threading.Thread(target=lambda: got.append(work()), daemon=True)
+    thread.start()
+    thread.join(30)
+    assert got, "it hangs"
+    return got[0]
+
+
+def test_who_reads_does_not_wait_for_who_changes(folder: Path, store: Store) -> None:
+    kept = keep(store)
+    with store._folder.changing():
+        assert in_time(lambda: store.find("anna")) is kept
+        assert ids(in_time(store.voices)) == [kept.card.id]
+        assert in_time(lambda: store.clip(kept)) == b"flac"
+
+
+def test_a_change_waits_for_another_process_only_so_long(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = keep(store)
+    monkeypatch.setattr(folder_module, "LOCK_S", 0.05)
+    with (folder / ".lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for change in (
+            lambda: keep(store, "Berta", seed=1),
+            lambda: store.change("anna", name="x"),
+            lambda: store.remove("anna"),
+        ):
+            with pytest.raises(Unavailable) as caught:
+                change()
+            assert caught.value.code == "storage_busy"
+        assert ids(store.voices()) == [kept.card.id]
+    store.change("anna", name="Berta")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "folder", "nothing"])
+def test_only_regular_files_are_opened(folder: Path, store: Store, kind: str) -> None:
+    kept, path = keep(store), folder / "voice_00000000000000000000.safetensors"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        if kind == "link":
+            os.mkfifo(folder / "pipe")
+        path.symlink_to(folder / "pipe")
+    assert ids(in_time(store.voices)) == [kept.card.id]
+    assert ids(in_time(lambda: Store(folder).voices())) == [kept.card.id]
+
+
+def test_a_voice_whose_file_is_gone_is_not_found(folder: Path, store: Store) -> None:
+    kept = keep(store)
+    records = {kept.card.id: kept}
+    store._folder.path(kept.card.id).unlink()
+    store._folder.records = lambda: records  # type: ignore[method-assign]  # it goes after the look
+    for use in (
+        lambda: store.clip(kept),
+        lambda: store.export("anna"),
+        lambda: store.renew("anna", clone(1), "tiny"),
+        lambda: store.change("anna", name="Berta"),
+    ):
+        with pytest.raises(NotFound):
+            use()
+
+
+def test_a_folder_that_goes_bad_leaves_what_is_known(
+    folder: Path, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = keep(store)
+    folder.rename(folder.with_name("elsewhere"))
+    folder.write_text("no folder")
+    assert ids(store.voices()) == [kept.card.id] == ids(store.voices())
+    assert caplog.text.count("cannot be read") == 1
+    with pytest.raises(Unavailable) as caught:
+        keep(store, "Berta", seed=1)
+    assert str(folder) not in caught.value.message

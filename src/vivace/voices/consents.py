@@ -75,13 +75,19 @@ class Consents:
 
     def recording(self, id: str) -> bytes:
         """The recording as it came."""
-        _, arrays = unpack(self.folder.path(self.get(id).id), _KIND, "recording")
-        return arrays["recording"].tobytes()
+        return self.folder.read(self.get(id).id, _recording)
 
 
 def open_consents(path: Path, most: int = 1000) -> Consents:
     """Those of a folder. Raises Unavailable if it cannot be used."""
     return Consents(Folder(path, _from_file, lambda consent: consent.id), most)
+
+
+def _recording(path: Path) -> bytes:
+    _, arrays = unpack(path, _KIND, "recording")
+    if "recording" not in arrays:
+        raise InvalidRequest("the consent has no recording")
+    return arrays["recording"].tobytes()
 
 
 def _to_file(consent: Consent, recording: bytes) -> bytes:

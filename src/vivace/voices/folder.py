@@ -8,6 +8,7 @@ import fcntl
 import logging
 import os
 import secrets
+import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -20,59 +21,116 @@ import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from vivace.errors import InvalidRequest, Unavailable
+from vivace.errors import InvalidRequest, NotFound, Unavailable
 
 log = logging.getLogger(__name__)
 
 Arrays = dict[str, npt.NDArray[np.generic]]
 R = TypeVar("R")
 T = TypeVar("T")
+Stamp = tuple[int, int, int]
 
 _SUFFIX: Final = ".safetensors"
 _UNFINISHED: Final = ".unfinished-"
 _ABANDONED_S: Final = 3600.0  # an unfinished file this old has no writer
+LOCK_S: Final = 5.0  # a change waits so long for other changes, of this process or another
+_TRY_S: Final = 0.02  # between two tries at another process's lock
 _TICK_NS: Final = 100_000_000  # changes this close to a look at the folder may have been missed
 
 
 class Folder(Generic[R]):
-    """The records of one folder by id. `read` makes one of a file, or raises InvalidRequest."""
+    """The records of one folder by id. `read` makes one of a file, or raises InvalidRequest.
+
+    Who reads never waits for who changes: what is known is replaced as a whole, never changed.
+    """
 
     def __init__(self, path: Path, read: Callable[[Path], R], id_of: Callable[[R], str]) -> None:
-        self._path, self._read, self._id_of = path, read, id_of
-        self._found: dict[str, tuple[tuple[int, int, int], R | None]] = {}
+        self._path, self._reader, self._id_of = path, read, id_of
+        self._found: Mapping[str, tuple[Stamp, R | None]] = {}
         self._seen_ns = -1  # the folder's time when it was last looked through
-        self._one = threading.RLock()
+        self._failed = False  # the last look, which is told once
+        self._looking, self._writing = threading.Lock(), threading.Lock()
         try:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._sweep()
+            self._look()
         except OSError as error:
-            raise _unusable(path, error) from None
+            why = error.strerror or error
+            raise Unavailable(f"{path} cannot be used: {why}.", code="storage") from None
 
     def records(self) -> dict[str, R]:
-        """All that can be read, by id. What cannot is left where it is, and told in the log."""
-        with self._one:
-            self._look()
-            return {id: record for id, (_, record) in self._found.items() if record is not None}
+        """All that can be read, by id. What cannot is left where it is, and told in the log.
+
+        While the folder itself cannot be read, those that were there before.
+        """
+        if self._looking.acquire(blocking=False):  # or somebody looks just now
+            try:
+                self._look()
+                self._failed = False
+            except OSError as error:
+                if not self._failed:
+                    log.error("%s cannot be read: %s", self._path, error)
+                self._failed = True
+            finally:
+                self._looking.release()
+        return {id: record for id, (_, record) in self._found.items() if record is not None}
 
     def path(self, id: str) -> Path:
         """Where the record of that id lies."""
         return self._path / f"{id}{_SUFFIX}"
 
+    def read(self, id: str, read: Callable[[Path], T]) -> T:
+        """What `read` makes of a record's file.
+
+        Raises NotFound if that is gone, whoever has removed it, and Unavailable if it is not to be
+        read.
+        """
+        try:
+            return read(self.path(id))
+        except FileNotFoundError:
+            raise NotFound(f"{id} is here no more.", code="gone") from None
+        except OSError as error:
+            raise _unusable(self._path, error) from None
+
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Nobody else changes the folder meanwhile, in this process or another."""
-        with self._one:
-            try:
-                lock = os.open(self._path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except OSError as error:
-                raise _unusable(self._path, error) from None
-            try:
-                fcntl.flock(
-                    lock, fcntl.LOCK_EX
-                )  # given back when the process ends, however it does
+        """Nobody else changes the folder meanwhile, in this process or another.
+
+        Waits, so not for the event loop. Raises Unavailable after `LOCK_S`.
+        """
+        until_s = time.monotonic() + LOCK_S
+        if not self._writing.acquire(timeout=LOCK_S):
+            raise _busy()
+        try:
+            with self._locked(until_s):
+                self._look_again()
                 yield
-            finally:
-                os.close(lock)
+        finally:
+            self._writing.release()
+
+    @contextmanager
+    def _locked(self, until_s: float) -> Iterator[None]:
+        """Other processes change nothing meanwhile."""
+        try:
+            lock = os.open(self._path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(self._path, error) from None
+        try:
+            while not _taken(lock):
+                if time.monotonic() >= until_s:
+                    raise _busy()
+                time.sleep(_TRY_S)
+            yield
+        finally:
+            os.close(lock)  # gives it back, as the end of the process would
+
+    def _look_again(self) -> None:
+        """Know all that others have changed."""
+        try:
+            with self._looking:
+                self._look()
+        except OSError as error:
+            raise _unusable(self._path, error) from None
 
     def put(self, id: str, data: bytes) -> R:
         """Write a record, or another in its place, and read it back.
@@ -81,11 +139,11 @@ class Folder(Generic[R]):
         then all is as it was.
         """
         with self._unfinished(data) as unfinished:
-            record, stamp = self._read(unfinished), _stamp(unfinished.stat())
+            record, stamp = self._reader(unfinished), _stamp(unfinished.stat())
             os.replace(unfinished, self.path(id))
             _flush(self._path)  # the name too is on the disk before anybody is told
-        with self._one:
-            self._found[id] = stamp, record
+        with self._looking:
+            self._found = {**self._found, id: (stamp, record)}
         return record
 
     def staged(self, data: bytes, read: Callable[[Path], T]) -> T:
@@ -113,30 +171,36 @@ class Folder(Generic[R]):
             _flush(self._path)
         except OSError as error:
             raise _unusable(self._path, error) from None
-        with self._one:
-            self._found.pop(id, None)
+        with self._looking:
+            self._found = {key: found for key, found in self._found.items() if key != id}
 
     def _look(self) -> None:
-        """Read what is new, if the folder has changed since the last look."""
-        try:
-            changed_ns = self._path.stat().st_mtime_ns
-            if changed_ns == self._seen_ns:
-                return
-            with os.scandir(self._path) as entries:
-                files = {e.name: _stamp(e.stat()) for e in entries if e.name.endswith(_SUFFIX)}
-        except OSError as error:
-            raise _unusable(self._path, error) from None
-        known = self._found
-        self._found = {}
-        for name in sorted(files):
-            id, stamp = name.removesuffix(_SUFFIX), files[name]
-            same = known.get(id, (None, None))
-            self._found[id] = (stamp, same[1] if same[0] == stamp else self._try(id))
+        """Read what is new, if the folder has changed since the last look. Raises OSError."""
+        changed_ns = self._path.stat().st_mtime_ns
+        if changed_ns == self._seen_ns:
+            return
+        found: dict[str, tuple[Stamp, R | None]] = {}
+        for id, stamp in self._files():
+            same = self._found.get(id, (None, None))
+            found[id] = (stamp, same[1] if same[0] == stamp else self._try(id))
+        self._found = found
         self._seen_ns = changed_ns if time.time_ns() - changed_ns > _TICK_NS else -1
+
+    def _files(self) -> list[tuple[str, Stamp]]:
+        """The regular files by id: to open another kind may wait for ever."""
+        found = []
+        with os.scandir(self._path) as entries:
+            for entry in entries:
+                if not entry.name.endswith(_SUFFIX):
+                    continue
+                with suppress(OSError):  # removed since, or a link to nothing
+                    if stat.S_ISREG((about := entry.stat()).st_mode):
+                        found.append((entry.name.removesuffix(_SUFFIX), _stamp(about)))
+        return sorted(found)
 
     def _try(self, id: str) -> R | None:
         try:
-            record = self._read(self.path(id))
+            record = self._reader(self.path(id))
         except FileNotFoundError:
             return None  # removed since
         except (InvalidRequest, OSError) as error:
@@ -166,6 +230,8 @@ def unpack(path: Path, kind: str, *names: str) -> tuple[bytes, Arrays]:
 
     Raises InvalidRequest for another file, OSError if it cannot be read.
     """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise InvalidRequest("not a file that can be read")
     try:
         with safe_open(path, framework="numpy") as file:
             card = (file.metadata() or {}).get(kind)
@@ -177,9 +243,9 @@ def unpack(path: Path, kind: str, *names: str) -> tuple[bytes, Arrays]:
     return card.encode(), arrays
 
 
-def _stamp(stat: os.stat_result) -> tuple[int, int, int]:
+def _stamp(about: os.stat_result) -> Stamp:
     """What another file in the same place would have otherwise."""
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+    return about.st_mtime_ns, about.st_size, about.st_ino
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -198,5 +264,23 @@ def _flush(folder: Path) -> None:
         os.close(handle)
 
 
+def _taken(lock: int) -> bool:
+    """Take another process's lock, if it is free."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _busy() -> Unavailable:
+    return Unavailable(
+        "Somebody else is changing what is kept; try again.", code="storage_busy", retry_after_s=1
+    )
+
+
 def _unusable(path: Path, error: OSError) -> Unavailable:
-    return Unavailable(f"{path} cannot be used: {error.strerror or error}.", code="storage")
+    """For a client, who is not told where things lie; the log is."""
+    log.error("%s cannot be used: %s", path, error)
+    why = error.strerror or "it cannot be read or written"
+    return Unavailable(f"What is kept cannot be used: {why}.", code="storage")

@@ -132,14 +132,14 @@ class Store:
             kept = self.get(which)
             card = msgspec.structs.replace(kept.card, **changes)
             self._check_name(card.name, card.id)
-            return self._put(card, kept.clone, clip_of(self._folder.path(card.id)))
+            return self._put(card, kept.clone, self._clip(kept))
 
     def renew(self, name: str, clone: Clone, encoder: str) -> Kept:
         """The voice as another model's encoder has made it of the same clip."""
         with self._folder.changing():
             kept = self.get(name)
             card = msgspec.structs.replace(kept.card, content=content_of(clone), encoder=encoder)
-            return self._put(card, clone, clip_of(self._folder.path(card.id)))
+            return self._put(card, clone, self._clip(kept))
 
     def remove(self, name: str) -> Kept:
         """Forget a voice. Raises NotFound."""
@@ -149,12 +149,15 @@ class Store:
             return kept
 
     def clip(self, kept: Kept) -> bytes:
-        """The clip it was made from, in FLAC; empty if none is kept."""
-        return clip_of(self._folder.path(kept.card.id)) if kept.card.clip_bytes else b""
+        """The clip it was made from, in FLAC; empty if none is kept. Raises NotFound."""
+        return self._clip(kept) if kept.card.clip_bytes else b""
 
     def export(self, name: str) -> bytes:
-        """The one file that holds all of a voice."""
-        return self._folder.path(self.get(name).card.id).read_bytes()
+        """The one file that holds all of a voice. Raises NotFound."""
+        return self._folder.read(self.get(name).card.id, Path.read_bytes)
+
+    def _clip(self, kept: Kept) -> bytes:
+        return self._folder.read(kept.card.id, clip_of)
 
     def take_in(self, data: bytes, name: str | None = None) -> Kept:
         """Keep a voice that was exported, under its own name or another.
