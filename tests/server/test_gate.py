@@ -312,6 +312,9 @@ def test_a_site_can_be_let_in() -> None:
         reply = client.post(SPEECH, json=BODY, headers=site | SHOWN)
         assert reply.status_code == 200
         assert reply.headers["access-control-allow-origin"] == "https://app.example"
+        for method in ("GET", "PATCH", "DELETE"):
+            asked["access-control-request-method"] = method
+            assert client.options("/v1/audio/voices/x", headers=site | asked).status_code == 200
         other = client.options(SPEECH, headers={"origin": "https://evil.example", **asked})
         assert "access-control-allow-origin" not in other.headers
 

@@ -496,3 +496,68 @@ def test_vllm_omnis_shape(client: httpx.Client) -> None:
     assert (listed["consent"], listed["ref_text"]) == ("rec-1", "Hello.")
     assert listed["speaker_description"] == "Low" and listed["file_size"] > 0
     assert client.delete(f"{VOICES}/anna").json()["success"] is True
+
+
+KEY = "amy-key-0123456789"
+MAKING = [  # path, the file's field, other fields
+    (VOICES, "audio_sample", {"name": "B"}),
+    (VOICES, "audio_sample", {"name": "B", "type": "prompt", "prompt": "Warm."}),
+    (CONSENTS, "recording", {"name": "B", "language": "en"}),
+    ("/v1/voices/add", "files", {"name": "B"}),
+    ("/voices/clone", "clip", {"name": "B", "language": "en"}),
+    (f"{VOICES}/import", "", {}),
+    (f"{VOICES}/Anna/renew", "", {}),
+]
+
+
+@pytest.mark.parametrize(("path", "file", "fields"), MAKING)
+def test_what_makes_a_voice_counts_in_its_keys_quota(
+    engine: Cloning, folder: Path, path: str, file: str, fields: dict[str, str]
+) -> None:
+    Store(folder).add(Making("Anna"), clone(), "tiny", b"x")
+    config = ServerConfig(voices_dir=folder, api_keys={"amy": KEY}, key_per_minute=1)
+    headers = {"authorization": f"Bearer {KEY}"}
+    with (
+        serving(engine, config, decode) as live,
+        httpx.Client(base_url=live.url, headers=headers) as client,
+    ):
+        files = {file: ("clip.wav", wav(), "audio/wav")} if file else None
+        first = client.post(path, data=fields, files=files)
+        assert first.status_code != 429
+        again = client.post(path, data=fields, files=files)
+        assert fault(again)[::2] == (429, "key_often")
+        assert client.get(VOICES).status_code == 200  # to look is free
+
+
+def test_a_voice_that_is_made_or_refused_leaves_its_place(engine: Cloning, folder: Path) -> None:
+    config = ServerConfig(voices_dir=folder, api_keys={"amy": KEY}, key_sessions=1)
+    headers = {"authorization": f"Bearer {KEY}"}
+    with (
+        serving(engine, config, decode) as live,
+        httpx.Client(base_url=live.url, headers=headers) as client,
+    ):
+        assert post(client, name="Anna").status_code == 200
+        assert post(client, name="Anna").status_code == 422
+        assert post(client, name="Berta").status_code == 200
+
+
+def test_a_folder_that_goes_bad_leaves_other_speech(folder: Path) -> None:
+    engine = FakeEngine()
+    with (
+        serving(engine, ServerConfig(voices_dir=folder), decode) as live,
+        httpx.Client(base_url=live.url) as client,
+    ):
+        folder.rename(folder.with_name("elsewhere"))
+        folder.write_text("no folder")
+        body = {"input": "Hi.", "voice": engine.voices[0].id}
+        assert client.post(SPEECH, json=body).status_code == 200
+        assert client.get("/metrics").status_code == 200
+        assert client.get(VOICES).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "limit", ["0", "101", "1000", "10000", "9" * 5000, "-1", "", "1.0", "\u0661"]
+)
+def test_a_pages_limit_is_bounded(client: httpx.Client, limit: str) -> None:
+    assert client.get(CONSENTS, params={"limit": "100"}).status_code == 200
+    assert fault(client.get(CONSENTS, params={"limit": limit}))[:2] == (422, "limit")

@@ -100,7 +100,7 @@ def behind_the_door(app: ASGIApp, config: ServerConfig, metrics: Metrics) -> ASG
         gated = CORSMiddleware(
             gated,
             allow_origins=config.cors_origins,
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "PATCH", "DELETE"],
             allow_headers=["*"],
             expose_headers=["*"],
         )

@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NOBODY: Final = "-"  # the name of who shows no key
+MADE: Final = "made"  # the end of a request for a voice
 SLOWER: Final = 1.5  # times the recent mean: then there is a warning
 ENOUGH: Final = 20  # requests before there is a mean
 KEPT: Final = 1 / 32  # of each request in the mean
@@ -165,7 +167,7 @@ class Story:
             about |= {"status": seen.status, "param": getattr(error, "param", None)}
             about["error"] = error.message if isinstance(error, VivaceError) else repr(error)
         ours = error is not None and outcome(error).status == 500
-        what = "left" if reason == FinishReason.CANCELLED else "spoke"
+        what = {FinishReason.CANCELLED: "left", MADE: MADE}.get(reason, "spoke")
         if error is not None:
             what = "failed" if self._sounded else "refused"
         log.log(logging.ERROR if ours else logging.INFO, what, extra={"about": about})
@@ -216,6 +218,18 @@ def story_of(scope: Scope) -> Story:
     if story is None:
         story = state["story"] = Story(Ledger(Metrics()), state.get("request_id", "-"), scope)
     return story
+
+
+@contextmanager
+def admitted(scope: Scope) -> Iterator[None]:
+    """What is made of a clip or a prompt counts in its key's quota as speech does.
+
+    Raises Overloaded if that is used up. What is raised within is told by who answers it.
+    """
+    story = story_of(scope)
+    story.admit()
+    yield
+    story.end(MADE)
 
 
 class Watched:

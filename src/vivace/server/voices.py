@@ -1,5 +1,6 @@
 """OpenAI's routes for voices and consents, with what vLLM-Omni's clients send and read."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,7 @@ from vivace.server.names import find_model, find_voice, model_names
 from vivace.server.order import tell_unknown
 from vivace.server.replies import warned
 from vivace.server.shelf import Shelf, voice_of
+from vivace.server.story import admitted
 from vivace.server.studio import Studio, read_changes, read_making
 from vivace.server.uploads import Upload, read_upload
 from vivace.server.vendors import called
@@ -24,9 +26,6 @@ from vivace.server.workers import Workers
 from vivace.voices.consents import Consents
 from vivace.voices.kept import Consent, Kept
 from vivace.voices.store import Making
-
-if TYPE_CHECKING:
-    pass
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
@@ -144,8 +143,9 @@ class _Voices:
         """A new voice, from a clip."""
         _ = self._studio.base  # before the body is read
         config = self._config
-        upload = await read_upload(request, config.limits.clip_bytes, config.body_s)
-        kept, warnings = await self._workers.run(self._make, upload)
+        with admitted(request.scope):
+            upload = await read_upload(request, config.limits.clip_bytes, config.body_s)
+            kept, warnings = await self._workers.make(self._make, upload)
         voice = {"object": "audio.voice", **_shown(kept)}
         content = {**voice, "success": True, "voice": _uploaded(kept)}
         return JSONResponse(content, headers=warned(warnings))
@@ -169,26 +169,27 @@ class _Voices:
         tell_unknown(fields, strict=True)
         kept = own_voice(self._studio, request.path_params["voice"])
         store = self._shelf.store
-        changed = await self._workers.run(lambda: store.change(kept.card.id, **changes))
+        changed = await self._workers.make(lambda: store.change(kept.card.id, **changes))
         return JSONResponse({"object": "audio.voice", **_shown(changed)})
 
     async def delete(self, request: Request) -> Response:
         """Forget a kept voice."""
         kept = own_voice(self._studio, request.path_params["voice"])
-        await self._workers.run(self._shelf.store.remove, kept.card.id)
+        await self._workers.make(self._shelf.store.remove, kept.card.id)
         content = {"id": kept.card.id, "object": "audio.voice", "deleted": True, "success": True}
         return JSONResponse(content)
 
     async def renew(self, request: Request) -> Response:
         """Make a kept voice anew for this server's checkpoint, of its clip."""
         kept = own_voice(self._studio, request.path_params["voice"])
-        renewed = await self._workers.run(self._studio.renew, kept)
+        with admitted(request.scope):
+            renewed = await self._workers.make(self._studio.renew, kept)
         return JSONResponse({"object": "audio.voice", **_shown(renewed)})
 
     async def export(self, request: Request) -> Response:
         """The one file that holds all of a kept voice."""
         kept = own_voice(self._studio, request.path_params["voice"])
-        data = await self._workers.run(self._shelf.store.export, kept.card.id)
+        data = await self._workers.make(self._shelf.store.export, kept.card.id)
         name = f'attachment; filename="{kept.card.id}.safetensors"'
         return Response(data, media_type=FILE_TYPE, headers={"content-disposition": name})
 
@@ -197,8 +198,10 @@ class _Voices:
         store, kind = self._shelf.store, request.headers.get("content-type", FILE_TYPE)
         if kind.split(";")[0].strip().lower() != FILE_TYPE:
             raise InvalidRequest(f"A voice's file is sent as it is, as {FILE_TYPE}.")
-        data = await read_bounded(request, store.most_bytes, self._config.body_s)
-        kept = await self._workers.run(store.take_in, data, request.query_params.get("name"))
+        with admitted(request.scope):
+            data = await read_bounded(request, store.most_bytes, self._config.body_s)
+            name = request.query_params.get("name")
+            kept = await self._workers.make(store.take_in, data, name)
         return JSONResponse({"object": "audio.voice", **_shown(kept)})
 
 
@@ -226,10 +229,11 @@ class _Consents:
     async def create(self, request: Request) -> Response:
         """Keep a recording."""
         kept, config = self._kept, self._config
-        upload = await read_upload(request, config.limits.clip_bytes, config.body_s)
-        name, language = read_consent(upload.fields)
-        recording = upload.file("recording")
-        consent = await self._workers.run(kept.add, name, language, recording)
+        with admitted(request.scope):
+            upload = await read_upload(request, config.limits.clip_bytes, config.body_s)
+            name, language = read_consent(upload.fields)
+            recording = upload.file("recording")
+            consent = await self._workers.make(kept.add, name, language, recording)
         return JSONResponse(_agreed(consent))
 
     async def get(self, request: Request) -> Response:
@@ -245,19 +249,19 @@ class _Consents:
         if name is None:
             raise InvalidRequest("`name` is missing.", param="name")
         id = request.path_params["consent"]
-        return JSONResponse(_agreed(await self._workers.run(self._kept.rename, id, name)))
+        return JSONResponse(_agreed(await self._workers.make(self._kept.rename, id, name)))
 
     async def delete(self, request: Request) -> Response:
         """Forget one."""
         id = request.path_params["consent"]
-        await self._workers.run(self._kept.remove, id)
+        await self._workers.make(self._kept.remove, id)
         return JSONResponse({"id": id, "object": "audio.voice_consent", "deleted": True})
 
 
 def _page(consents: list[Consent], query: Mapping[str, str]) -> tuple[list[Consent], bool]:
     """Those after the query's `after`, at most `limit`; are there more?"""
     limit = query.get("limit", "20")
-    if not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:4]) <= _PAGE):
+    if not (re.fullmatch("[0-9]{1,3}", limit) and 1 <= int(limit) <= _PAGE):
         raise Unprocessable(f"`limit` must be 1 to {_PAGE}.", param="limit")
     ids, after = [consent.id for consent in consents], query.get("after")
     if after is not None and after not in ids:

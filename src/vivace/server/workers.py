@@ -4,8 +4,9 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
+from vivace.errors import Overloaded
 from vivace.types import SpeechRequest
 
 if TYPE_CHECKING:
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     from vivace.server.clips import Clones, Reference, Voice
 
 T = TypeVar("T")
+
+MAKERS: Final = 4  # voices that are made or changed at a time
+MAKING: Final = 32  # the same with those that wait
+LATER_S: Final = 5.0  # when to come back who finds no room: a voice takes some seconds
 
 
 class Workers:
@@ -24,6 +29,8 @@ class Workers:
     def __init__(self, threads: int = 0, clones: "Clones | None" = None) -> None:
         threads = threads or min(16, os.cpu_count() or 1)
         self._pool = ThreadPoolExecutor(threads, "vivace-edge")
+        self._makers = ThreadPoolExecutor(MAKERS, "vivace-voices")
+        self._making = 0
         self._clones = clones
         self._foreseen: set[asyncio.Future[Voice]] = set()
 
@@ -53,6 +60,23 @@ class Workers:
         if not aside:
             return work(*args)
         return await asyncio.get_running_loop().run_in_executor(self._pool, work, *args)
+
+    async def make(self, work: Callable[..., T], *args: object) -> T:
+        """The result of a call that takes seconds or waits for the disk: a voice made or changed.
+
+        Such calls have threads of their own, so that no sound waits for them. Raises Overloaded.
+        """
+        if self._making >= MAKING:
+            raise Overloaded("Too many voices are being made; try again.", retry_after_s=LATER_S)
+        made = asyncio.get_running_loop().run_in_executor(self._makers, work, *args)
+        self._making += 1
+        made.add_done_callback(self._made)
+        return await asyncio.shield(made)  # who leaves does not make room: the call goes on
+
+    def _made(self, made: "asyncio.Future[T]") -> None:
+        self._making -= 1
+        if not made.cancelled():
+            made.exception()  # nobody may be left to hear it
 
     def start(self, work: Callable[..., object], *args: object) -> None:
         """Run a call that nobody waits for; it must not raise."""
