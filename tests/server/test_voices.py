@@ -561,3 +561,34 @@ def test_a_folder_that_goes_bad_leaves_other_speech(folder: Path) -> None:
 def test_a_pages_limit_is_bounded(client: httpx.Client, limit: str) -> None:
     assert client.get(CONSENTS, params={"limit": "100"}).status_code == 200
     assert fault(client.get(CONSENTS, params={"limit": limit}))[:2] == (422, "limit")
+
+
+@pytest.mark.parametrize(
+    ("card", "ref_text", "clip", "param"),
+    [
+        ({"language": "klingon"}, "Hello.", b"", "language"),
+        ({"instruct": "x" * 5000}, "Hello.", b"", "instructions"),
+        ({"prompt": "x" * 5000}, "Hello.", b"", "prompt"),
+        ({}, "x" * 1001, b"", "ref_text"),
+        ({}, "\u2026 !", b"", "ref_text"),
+        ({}, "More than can be said in a second. " * 9, b"", "ref_text"),
+        ({}, "Hello.", b"no clip", "ref_audio"),
+        ({"created_s": 1e300}, "Hello.", b"", None),
+    ],
+)
+def test_a_file_holds_only_what_could_be_made_here(
+    client: httpx.Client,
+    tmp_path: Path,
+    card: dict[str, Any],
+    ref_text: str,
+    clip: bytes,
+    param: str | None,
+) -> None:
+    created_s = card.pop("created_s", 1.0)
+    there = Store(tmp_path / "there", now_s=lambda: created_s)
+    there._folder.put = lambda id, data: data  # type: ignore[assignment, method-assign, return-value]
+    data: Any = there.add(Making("Anna", **card), clone(ref_text=ref_text), "tiny", clip)
+    head = {"content-type": "application/octet-stream"}
+    reply = client.post(f"{VOICES}/import", content=data, headers=head)
+    assert reply.status_code in (400, 422) and fault(reply)[1] == param
+    assert client.get(VOICES).json()["voices"] == []

@@ -14,7 +14,7 @@ from vivace.server.clips import check_words, words_of
 from vivace.server.fields import Fields
 from vivace.server.names import find_language
 from vivace.server.shelf import Shelf
-from vivace.types import SAMPLE_RATE, Clip, FinishReason, Pcm, SpeechRequest
+from vivace.types import FRAME_S, SAMPLE_RATE, Clip, FinishReason, Pcm, SpeechRequest
 from vivace.voices.clips import rounded, to_flac
 from vivace.voices.kept import Kept
 from vivace.voices.store import Making
@@ -138,6 +138,23 @@ class Studio:
         pcm, _ = self.decode(clip, as_it_is=True)
         clone = self.engine.clone(Clip(pcm, kept.card.ref_text), base.model_id)
         return self.shelf.store.renew(kept.card.id, clone, base.spec.prints.encoder)
+
+
+def check_taken(studio: Studio, config: ServerConfig, kept: Kept, clip: bytes) -> None:
+    """Is a voice from a file one that could have been made here?
+
+    Raises InvalidRequest and its children, as making it would.
+    """
+    card, limits = kept.card, config.limits
+    if card.language:
+        find_language(card.language, studio.engine.languages)
+    _bounded("instructions", card.instruct, limits.instruct_chars)
+    _bounded("prompt", card.prompt, limits.instruct_chars)
+    if kept.clone.ref_codes is not None:
+        words_of(card.ref_text, limits)
+        check_words(card.ref_text, len(kept.clone.ref_codes) * FRAME_S, card.language or "auto")
+    if clip:
+        studio.decode(clip, as_it_is=True)
 
 
 def read_making(fields: Fields, engine: "Engine", config: ServerConfig) -> Making:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
@@ -19,7 +20,7 @@ from vivace.server.order import tell_unknown
 from vivace.server.replies import warned
 from vivace.server.shelf import Shelf, voice_of
 from vivace.server.story import admitted
-from vivace.server.studio import Studio, read_changes, read_making
+from vivace.server.studio import Studio, check_taken, read_changes, read_making
 from vivace.server.uploads import Upload, read_upload
 from vivace.server.vendors import called
 from vivace.server.workers import Workers
@@ -201,7 +202,8 @@ class _Voices:
         with admitted(request.scope):
             data = await read_bounded(request, store.most_bytes, self._config.body_s)
             name = request.query_params.get("name")
-            kept = await self._workers.make(store.take_in, data, name)
+            check = partial(check_taken, self._studio, self._config)
+            kept = await self._workers.make(store.take_in, data, name, check)
         return JSONResponse({"object": "audio.voice", **_shown(kept)})
 
 

@@ -19,6 +19,15 @@ KIND: Final = "vivace.voice"
 KEPT: Final = "voice_"  # begins every kept voice's id
 NAME_CHARS: Final = 64
 _MOST: Final = {"x_vector": 8192, "frames": 7500, "codebooks": 64}  # 10 minutes of frames
+_LATEST_S: Final = 32_503_680_000.0  # the year 3000, which every calendar here can show
+_SEED_MOST: Final = 2**63 - 1
+_LARGEST: Final = 1e4  # an x-vector's length; encoders make some tens
+# Characters of what a card says: what may be made here at most, whatever a server's limits are.
+_LONGEST: Final = {
+    **{"description": 1_000, "language": 64, "encoder": 128},
+    **{"prompt": 1 << 16, "instruct": 1 << 16, "ref_text": 1 << 16},
+}
+_LABELS: Final = 20, 4_096  # so many, and so many characters of all
 _ID = re.compile(r"voice_[0-9a-f]{20}")
 
 
@@ -111,9 +120,30 @@ def from_file(path: Path) -> Kept:
     clone = _clone(arrays, card.ref_text)
     if not _ID.fullmatch(card.id) or check_name(card.name) != card.name:
         raise InvalidRequest("the voice's id or name is none")
+    _check_card(card)
     if content_of(clone) != card.content:
         raise InvalidRequest("the voice is not what its card says it is")
     return Kept(card, clone)
+
+
+def _check_card(card: Card) -> None:
+    """Raise InvalidRequest for what no card that is made here says."""
+    if not 0 <= card.created_s < _LATEST_S:
+        raise InvalidRequest("the voice's created_s is no time")
+    if card.seed is not None and not 0 <= card.seed <= _SEED_MOST:
+        raise InvalidRequest(f"the voice's seed must be 0 to {_SEED_MOST}")
+    for name, most in _LONGEST.items():
+        if len(getattr(card, name)) > most:
+            raise InvalidRequest(f"the voice's {name} is longer than {most:,} characters")
+    most, chars = _LABELS
+    if len(card.labels) > most or sum(map(len, (*card.labels, *card.labels.values()))) > chars:
+        raise InvalidRequest(f"the voice has more than {most} labels, or {chars:,} characters")
+    if card.clip_bytes < 0:
+        raise InvalidRequest("the voice's clip_bytes must be 0 or more")
+    if (consent := card.consent) is not None:
+        said = (consent.id, consent.name, consent.language, consent.text)
+        if max(map(len, said)) > 1_000 or not 0 <= consent.created_s < _LATEST_S:
+            raise InvalidRequest("the voice's consent is none that is made here")
 
 
 def clip_of(path: Path) -> bytes:
@@ -129,6 +159,12 @@ def _clone(arrays: Arrays, ref_text: str) -> Clone:
         raise InvalidRequest("the voice has no x_vector of the shape [hidden]")
     if vector.dtype != np.float32 or not np.isfinite(vector).all():
         raise InvalidRequest("the voice's x_vector must be finite float32")
+    if not 0 < np.linalg.norm(vector.astype(np.float64)) <= _LARGEST:
+        raise InvalidRequest(
+            f"the voice's x_vector must have a length up to {_LARGEST:,.0f}, not 0"
+        )
+    if (codes is not None) != bool(ref_text):
+        raise InvalidRequest("the voice's ref_codes and ref_text go together")
     return Clone(vector.astype(np.float32), None if codes is None else _codes(codes), ref_text)
 
 

@@ -23,6 +23,7 @@ from vivace.voices.kept import (
     to_file,
 )
 
+Check = Callable[[Kept, bytes], None]
 EDITABLE: Final = frozenset({"name", "description", "labels", "language", "seed", "instruct"})
 
 
@@ -159,16 +160,19 @@ class Store:
     def _clip(self, kept: Kept) -> bytes:
         return self._folder.read(kept.card.id, clip_of)
 
-    def take_in(self, data: bytes, name: str | None = None) -> Kept:
+    def take_in(
+        self, data: bytes, name: str | None = None, check: Check = lambda kept, clip: None
+    ) -> Kept:
         """Keep a voice that was exported, under its own name or another.
 
-        Its id stays, unless another voice has it. Raises as `add` does, and InvalidRequest if
-        `data` is no such file.
+        Its id stays, unless another voice has it. Raises as `add` does, InvalidRequest if `data` is
+        no such file, and what `check` raises of a voice and its clip.
         """
         self._check_size(len(data))
+        kept, clip = self._folder.staged(data, lambda path: (from_file(path), clip_of(path)))
+        check(kept, clip)
         with self._folder.changing():
-            kept, clip = self._folder.staged(data, lambda path: (from_file(path), clip_of(path)))
-            card = kept.card
+            card = msgspec.structs.replace(kept.card, clip_bytes=len(clip))
             if name is not None:
                 card = msgspec.structs.replace(card, name=check_name(name))
             if card.id in self._folder.records():
