@@ -1,5 +1,6 @@
 """Prints tell weights apart, wherever they lie."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from vivace.checkpoint import load
+from vivace.checkpoint import prints as prints_module
 from vivace.checkpoint.prints import prints_of
 from vivace.checkpoint.synth import write_synthetic
 from vivace.model.spec import Prints
@@ -84,6 +86,43 @@ def test_one_tensor_is_enough(copy: Path) -> None:
     arrays[name] = np.zeros_like(arrays[name]) + 3
     save_file(arrays, file)
     assert prints_of(copy).model != before.model
+
+
+def flip(file: Path, at: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[at] ^= 1
+    file.write_bytes(data)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.11, 0.37, 0.5, 0.73, 0.99])
+@pytest.mark.parametrize("name", ["model.safetensors", "speech_tokenizer/model.safetensors"])
+def test_one_bit_anywhere_is_enough(copy: Path, name: str, part: float) -> None:
+    file, before = copy / name, prints_of(copy)
+    first = 8 + int.from_bytes(file.read_bytes()[:8], "little")
+    flip(file, first + int(part * (file.stat().st_size - first)))
+    assert prints_of(copy).model != before.model
+
+
+def test_blocks_leave_nothing_out(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prints_module, "_BLOCK", 100)  # tensors have many, and a last short one
+    before = prints_of(copy)
+    flip(copy / "model.safetensors", -1)
+    assert prints_of(copy).model != before.model
+
+
+def test_the_codecs_config_counts(copy: Path) -> None:
+    before, file = prints_of(copy), copy / "speech_tokenizer" / "config.json"
+    file.write_text(file.read_text() + " ")
+    after = prints_of(copy)
+    assert after.model != before.model
+    assert after.encoder != before.encoder and after.codec != before.codec
+
+
+def test_where_and_when_do_not_count(copy: Path) -> None:
+    before = prints_of(copy)
+    for file in copy.rglob("*"):
+        os.utime(file, (1, 1))
+    assert prints_of(copy) == before
 
 
 def test_what_was_not_loaded_has_none() -> None:

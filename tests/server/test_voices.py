@@ -592,3 +592,24 @@ def test_a_file_holds_only_what_could_be_made_here(
     reply = client.post(f"{VOICES}/import", content=data, headers=head)
     assert reply.status_code in (400, 422) and fault(reply)[1] == param
     assert client.get(VOICES).json()["voices"] == []
+
+
+@pytest.mark.parametrize("name", ["Zoe\u0308", "Zo\u00eb", "ZOE\u0308", "zo\u00eb"])
+@pytest.mark.parametrize("kept", ["Zoe\u0308", "Zo\u00eb"])
+def test_a_name_is_found_however_its_accents_are_written(
+    client: httpx.Client, engine: Cloning, kept: str, name: str
+) -> None:
+    id = made(client, kept)["id"]
+    body = {"input": "Hi.", "voice": name}
+    assert client.post(SPEECH, json=body).status_code == 200
+    assert spoken(engine).clone is not None
+    assert client.get(f"{VOICES}/{name}").json()["id"] == id
+
+
+@pytest.mark.parametrize("name", ["Stra\u00dfe", "STRASSE", "strasse"])
+def test_every_route_folds_a_name_alike(client: httpx.Client, engine: Cloning, name: str) -> None:
+    id = made(client, "Stra\u00dfe")["id"]
+    assert client.post(SPEECH, json={"input": "Hi.", "voice": name}).status_code == 200
+    assert spoken(engine).clone is not None
+    assert client.get(f"{VOICES}/{name}").json()["id"] == id
+    assert client.delete(f"{VOICES}/{name}").json()["id"] == id

@@ -12,7 +12,7 @@ from vivace.server.fields import Fields
 from vivace.server.names import OPENAI_VOICES, find_voice
 from vivace.server.shelf import Shelf
 from vivace.types import Voice
-from vivace.voices.kept import Kept
+from vivace.voices.kept import Kept, folded
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
@@ -22,9 +22,9 @@ def meant(name: object, engine: "Engine", shelf: Shelf, aliases: Mapping[str, st
     """The kept voice of that name, unless it is one of a checkpoint's own."""
     if not isinstance(name, str) or shelf.voices is None:
         return None
-    name = {alias.lower(): voice for alias, voice in aliases.items()}.get(name.lower(), name)
+    name = {folded(alias): voice for alias, voice in aliases.items()}.get(folded(name), name)
     own = (voice for offer in engine.models for voice in offer.voices)
-    if any(name.lower() in (voice.id, voice.name.lower()) for voice in own):
+    if any(folded(name) in (folded(voice.id), folded(voice.name)) for voice in own):
         return None
     return shelf.voices.find(name)
 
@@ -37,7 +37,7 @@ def kept_voice(name: str, aliases: Mapping[str, str], kept: Sequence[Voice]) -> 
     try:
         return find_voice(name, (), aliases, kept)
     except NotFound:
-        if name.lower() in OPENAI_VOICES:
+        if folded(name) in OPENAI_VOICES:
             return None
         raise
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from vivace.errors import NotFound, Unprocessable
 from vivace.types import Voice
+from vivace.voices.kept import folded
 
 # Names that leave it to the rest of a request which model is meant.
 MODEL_ALIASES: Final = ("vivace", "tts-1", "tts-1-hd", "gpt-4o-mini-tts")
@@ -94,8 +95,8 @@ def find_voice(
     the operator's stand-ins; OpenAI's names come after them.
     """
     known = _by_name(kept) | _by_name(voices)
-    wanted = name.lower()
-    wanted = {alias.lower(): v.lower() for alias, v in (aliases or {}).items()}.get(wanted, wanted)
+    wanted = folded(name)
+    wanted = {folded(alias): folded(v) for alias, v in (aliases or {}).items()}.get(wanted, wanted)
     if wanted in known:
         return known[wanted]
     if wanted in OPENAI_VOICES and voices:
@@ -109,7 +110,7 @@ def find_voice(
 
 
 def _by_name(voices: Sequence[Voice]) -> dict[str, Voice]:
-    return {v.name.lower(): v for v in voices} | {v.id.lower(): v for v in voices}
+    return {folded(v.name): v for v in voices} | {folded(v.id): v for v in voices}
 
 
 def _listed(voices: Sequence[Voice], kept: Sequence[Voice]) -> str:

@@ -28,9 +28,11 @@ from vivace.text.clean import Cleaner
 from vivace.types import Clone, SpeechRequest
 from vivace.voices.folder import pack, unpack
 from vivace.voices.kept import content_of
+from vivace.watch import Watch
 
 if TYPE_CHECKING:
     from vivace.engine import Engine
+    from vivace.roster import Offer
 
 log = logging.getLogger(__name__)
 
@@ -198,10 +200,16 @@ def key_of(engine: "Engine", text: str, request: SpeechRequest) -> str:
         "vivace": _VERSION,
         "model": model.spec.prints.model or model.model_id,
         "engine": {name: value for name, value in settings.items() if name not in NEUTRAL},
+        "held": _held(engine, model, request),
         "text": cleaner.feed(text) + cleaner.finish(),
         "request": _said(request),
     }
     return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _held(engine: "Engine", model: "Offer", request: SpeechRequest) -> int:
+    """Frames that are held back: only a patient request's may be drawn again by the guards."""
+    return Watch.over(request, request.sampling or model.defaults, engine.config).held
 
 
 def _said(request: SpeechRequest) -> Mapping[str, object]:

@@ -25,7 +25,7 @@ from vivace.server.uploads import Upload, read_upload
 from vivace.server.vendors import called
 from vivace.server.workers import Workers
 from vivace.voices.consents import Consents
-from vivace.voices.kept import Consent, Kept
+from vivace.voices.kept import Consent, Kept, folded
 from vivace.voices.store import Making
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def voice_routes(studio: Studio, config: ServerConfig, workers: Workers) -> list
 def own_voice(studio: Studio, name: str) -> Kept:
     """The kept voice of that name. Raises NotFound, and Unprocessable for a checkpoint's own."""
     kept = studio.shelf.store.find(name)
-    if kept is None and any(name.lower() in (v.id, v.name.lower()) for v in studio.engine.voices):
+    own = [folded(each) for v in studio.engine.voices for each in (v.id, v.name)]
+    if kept is None and folded(name) in own:
         raise Unprocessable(f"{name!r} is the checkpoint's own voice.", param="voice")
     return kept or studio.shelf.store.get(name)
 

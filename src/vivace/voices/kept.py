@@ -84,6 +84,11 @@ def content_of(clone: Clone) -> str:
     return hashed.hexdigest()
 
 
+def folded(name: str) -> str:
+    """What names are compared by: in any case, and however their accents are written."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
+
+
 def check_name(name: str) -> str:
     """The name as it is kept.
 

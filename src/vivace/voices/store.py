@@ -19,6 +19,7 @@ from vivace.voices.kept import (
     check_name,
     clip_of,
     content_of,
+    folded,
     from_file,
     to_file,
 )
@@ -71,10 +72,10 @@ class Store:
 
     def find(self, name: str) -> Kept | None:
         """The voice of that id or, in any case, name."""
-        records, wanted = self._folder.records(), name.strip().casefold()
+        records, wanted = self._folder.records(), folded(name)
         if wanted in records:
             return records[wanted]
-        return next((k for k in records.values() if k.card.name.casefold() == wanted), None)
+        return next((k for k in records.values() if folded(k.card.name) == wanted), None)
 
     def get(self, name: str) -> Kept:
         """The same. Raises NotFound, which lists what there is."""
