@@ -3,7 +3,7 @@
 Samples would not do: training may leave the sampled bytes of a tensor as they were, and then one
 model's speech would be served for another's. Where the files lie and how old they are counts for
 nothing, so voices and results are of the same model on every machine. Hashing takes about a second
-for 2 GB on each core, of files that are read for loading in any case.
+for a GB on each core, of files that are read for loading in any case.
 """
 
 import hashlib
