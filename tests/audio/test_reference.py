@@ -61,6 +61,31 @@ def test_the_mean_of_the_channels_and_not_their_sum() -> None:
     np.testing.assert_allclose(pcm, left / 2, rtol=0, atol=1e-4)
 
 
+def floats(*samples: float, width: int = 4) -> bytes:
+    """A WAV file of floats in which these samples stand amid a voice."""
+    kind = np.dtype(f"<f{width}")
+    pcm = voice(24_000).astype(kind)
+    pcm[9_000 : 9_000 + len(samples)] = samples
+    form = struct.pack("<HHIIHH", 3, 1, 24_000, 24_000 * width, width, 8 * width)
+    data = b"fmt " + struct.pack("<I", 16) + form + b"data" + struct.pack("<I", pcm.nbytes)
+    return b"RIFF" + struct.pack("<I", 4 + len(data) + pcm.nbytes) + b"WAVE" + data + pcm.tobytes()
+
+
+@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.parametrize("sample", [np.nan, np.inf, -np.inf])
+def test_a_sample_that_is_no_finite_number(sample: float, width: int) -> None:
+    with pytest.raises(Fault, match="no finite numbers"):
+        decoding.decode(floats(sample, width=width), 30)
+
+
+@pytest.mark.parametrize(("loudest", "width"), [(1.5, 4), (3e38, 4), (1e300, 8)])
+def test_a_sample_beyond_full_scale_is_full_scale(loudest: float, width: int) -> None:
+    rate, pcm = decoding.decode(floats(loudest, -loudest, width=width), 30)
+    assert pcm[9_000:9_002].tolist() == [1.0, -1.0]
+    clip, _ = prepare(Sound(pcm, rate), LIMITS)
+    assert np.abs(clip).max() == 1
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_33_a_file_that_is_cut_off(name: str) -> None:
     """Refused where its end can be missed; frames of MP3 or AAC alone are only a shorter clip."""

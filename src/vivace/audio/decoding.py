@@ -118,7 +118,7 @@ def _frames(file: av.container.InputContainer, stream: av.AudioStream) -> Iterat
 
 
 def mono(frame: av.AudioFrame) -> Block:
-    """The mean of a frame's channels [N], -1..1."""
+    """The mean of a frame's channels [N], -1..1; what is louder is full scale. Raises Fault."""
     values: npt.NDArray[Any] = frame.to_ndarray()
     if not frame.format.is_planar:
         values = values.reshape(-1, frame.layout.nb_channels).T
@@ -128,7 +128,9 @@ def mono(frame: av.AudioFrame) -> Block:
         scaled = values / 2.0 ** (8 * values.itemsize - 1)
     else:
         scaled = values
-    mean: Block = scaled.astype(np.float32).mean(0)
+    if not np.isfinite(scaled).all():  # files of floats may hold what is no number
+        raise Fault("some of its samples are no finite numbers")
+    mean: Block = scaled.clip(-1.0, 1.0).astype(np.float32).mean(0)
     return mean
 
 
