@@ -53,7 +53,10 @@ def decode(data: bytes, most_s: float) -> tuple[int, Block]:
             if not file.streams.audio:
                 raise Fault("there is no sound in it")
             stream = file.streams.audio[0]
-            stream.codec_context.thread_count = 1
+            # There is none where the header breaks off before it says what codec it is.
+            if (codec := getattr(stream, "codec_context", None)) is None:
+                raise Fault("it is damaged, or of no codec that is known here")
+            codec.thread_count = 1
             blocks = list(_blocks(file, stream, most_s))
             told_s = _told_s(file, stream)
     except (av.error.FFmpegError, ValueError) as error:
