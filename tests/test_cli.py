@@ -2,6 +2,7 @@
 
 import io
 import os
+import shlex
 import signal
 import ssl
 import subprocess
@@ -268,6 +269,12 @@ def test_say_with_the_voice_of_a_clip(
     assert ("--ref-text is not used" in err) == ("b" in how)
 
 
+def test_say_with_a_base_checkpoint_names_what_is_missing(run: Run, base: Path) -> None:
+    status, _, err = run("say", "Hello.", "--model", base)
+    said = one_line(err.splitlines(keepends=True)[-1])
+    assert status == 2 and "--ref-audio" in said and "--voice" in said
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [
@@ -385,6 +392,18 @@ def test_serve_speaks_and_ends_on_a_signal(
         os.killpg(process.pid, number)  # as a terminal and as systemd do it, to both processes
         assert process.wait(timeout=30) == 0
         assert "Traceback" not in process.stderr.read()
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_what_serve_says_to_try_is_let_in(capsys: pytest.CaptureFixture[str], keyed: bool) -> None:
+    from vivace.cli import _announce
+
+    _announce("http://127.0.0.1:1", keyed=keyed)
+    hint = capsys.readouterr().out.splitlines()[1].removeprefix("try: ")
+    words = shlex.split(hint)
+    assert words[:2] == ["curl", "http://127.0.0.1:1/v1/audio/speech"]
+    headers = [words[i + 1] for i, word in enumerate(words) if word == "-H"]
+    assert ("Authorization: Bearer YOUR_KEY" in headers) == keyed
 
 
 @pytest.mark.parametrize("where", [["--in-process"], []])

@@ -16,6 +16,7 @@ from vivace.errors import InvalidRequest
 from vivace.flags import as_toml
 from vivace.settings import OTHERS, VARIABLE, Setting, effective, settings
 
+EDGE = {f.name for f in fields(ServerConfig)}
 EACH = pytest.mark.parametrize("setting", settings().values(), ids=list(settings()))
 
 
@@ -30,6 +31,7 @@ def other(setting: Setting) -> object:
         "profile_full": 0.5,
         "profile_first_frames": 2,
         "profile_chunk_frames": 6,
+        "cors_origins": ["https://a.example", "http://localhost:3000"],
     }
     if setting.name in picked:
         return picked[setting.name]
@@ -182,8 +184,8 @@ def test_an_empty_variable_is_none() -> None:
         ("model_aliases = 'a'", "model_aliases must be a list of strings; got 'a'"),
         ("voice_aliases = {a = 1}", "voice_aliases must be a table of strings"),
         ("port = 70000", "port must be 0 to 65535; got 70000"),
-        ("stall_s = nan", "stall_s must be 0 or more; got nan"),
-        ("stall_s = inf", "stall_s must be 0 or more; got inf"),
+        ("stall_s = nan", "stall_s must be 0.1 or more; got nan"),
+        ("stall_s = inf", "stall_s must be 0.1 or more; got inf"),
         ("max_sessions = 0", "max_sessions must be 1 or more; got 0 (max_sessions from "),
         ("limit_text_chars = 0", "text_chars must be 1 or more; got 0 (limit_text_chars from "),
         ("profile = 'fast'", "no profile 'fast'"),
@@ -198,6 +200,54 @@ def test_a_bad_file_is_refused_with_its_name(tmp_path: Path, text: str, words: s
         effective({}, {}, path)
     assert words in refused.value.message
     assert str(path) in refused.value.message
+
+
+def test_no_time_to_wait_for_a_client_is_so_short_that_chance_decides() -> None:
+    """Every time of the edge, but for the one of which none at all has a meaning."""
+    times = {name for name in settings() if name.endswith("_s") and name in EDGE}
+    for name in sorted(times - {"drain_s"} | {"limit_clip_decode_s"}):
+        for given in ("0", "0.01", "-1"):
+            with pytest.raises(InvalidRequest, match=r"must be 0\.1 or more"):
+                effective({name: float(given)}, {})
+    assert effective({"drain_s": 0}, {}).server.drain_s == 0
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("https://a.example", "http://localhost:3000", "http://[::1]:8000", "https://[::1]"),
+        *("https://a.example:8443", "*", "null", "chrome-extension://abcdef"),
+    ],
+)
+def test_an_origin_as_browsers_send_it(origin: str) -> None:
+    assert effective({"cors_origins": (origin,)}, {}).server.cors_origins == (origin,)
+
+
+@pytest.mark.parametrize(
+    ("origin", "words"),
+    [
+        ("https://a.example/", "browsers send https://a.example, and never https://a.example/"),
+        ("https://a.example/app?x#y", "browsers send https://a.example, "),
+        ("https://A.example", "browsers send https://a.example, "),
+        ("https://a.example:443", "browsers send https://a.example, "),
+        ("http://a.example:80/", "browsers send http://a.example, "),
+        ("http://[::1]:8000/", "browsers send http://[::1]:8000, "),
+        ("https://me@a.example", "browsers send https://a.example, "),
+        ("https://*.example", "must be * or such as https://example.com"),
+        ("https://a.example ", "such as https://example.com"),
+        ("a.example", "such as https://example.com; got 'a.example'"),
+        ("a.example:8000", "such as https://example.com"),
+        ("https://", "such as https://example.com"),
+        ("https://a.example:x", "such as https://example.com"),
+        ("https://[::1", "such as https://example.com"),
+        ("https://ä.example", "such as https://example.com"),
+        ("", "such as https://example.com"),
+    ],
+)
+def test_an_origin_that_could_never_match_is_refused(origin: str, words: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        effective({"cors_origins": ("https://b.example", origin)}, {})
+    assert words in refused.value.message
 
 
 def test_a_file_of_bytes_is_refused(tmp_path: Path) -> None:

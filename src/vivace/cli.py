@@ -132,6 +132,11 @@ def say(
         named = None if kept else voice
         wish = Wish(voice=named, instruct=bool(instruct), clone=bool(clip or kept))
         model = engine.models[choose(engine.models, wish)]
+        if model.spec.kind == "base" and not (clip or kept):
+            raise InvalidRequest(
+                "This checkpoint speaks with the voice of a clip: name one with --ref-audio, or a "
+                "kept voice with --voice (vivace voices list shows them)."
+            )
         request = _request(model, named, language, instruct, text_mode, greedy, seed, max_frames)
         if clip is not None:
             request = replace(request, clone=engine.clone(clip, model.model_id))
@@ -202,7 +207,7 @@ def serve(chosen: Effective) -> None:
     start, edge = chosen.start, chosen.server
     log_to_stderr(logging.INFO, start.log_format)
     check_tls(edge.tls_cert, edge.tls_key)
-    load_keys(edge.api_keys, edge.api_keys_file)  # what is wrong with them is said now
+    keys = load_keys(edge.api_keys, edge.api_keys_file)  # what is wrong with them is said now
     with bind(start.host, start.port) as sock:
         from vivace.host import LoopThread
         from vivace.remote.lives import Lives
@@ -211,7 +216,7 @@ def serve(chosen: Effective) -> None:
         url = address_of(sock, tls=edge.tls_cert is not None)
         config = replace(chosen.engine, costs_dir=chosen.engine.costs_dir or _cache() / "costs")
         with _engine(chosen, config, LoopThread if start.in_process else Lives) as engine:
-            run(engine, with_voices(edge), sock, lambda: _announce(url))
+            run(engine, with_voices(edge), sock, lambda: _announce(url, keyed=bool(keys)))
             lost = engine.lost
     if lost is not None:
         print(f"vivace: the engine is lost: {lost.message}", file=sys.stderr, flush=True)
@@ -239,10 +244,11 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vivace"
 
 
-def _announce(url: str) -> None:
+def _announce(url: str, *, keyed: bool) -> None:
+    key = "-H 'Authorization: Bearer YOUR_KEY' " if keyed else ""
     print(f"vivace is ready on {url}")
     print(
-        f"try: curl {url}/v1/audio/speech -H 'Content-Type: application/json' "
+        f"try: curl {url}/v1/audio/speech {key}-H 'Content-Type: application/json' "
         """-d '{"input": "Hello, I am vivace."}' -o hello.mp3""",
         flush=True,
     )

@@ -11,10 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from vivace.errors import NotFound, Unprocessable
 
+LEAST_WAIT_S = 0.1  # below this a time to wait for others gives up some of them at random
 MOST_CHUNK = 32  # frames: the ring between talker and codec holds a multiple
+_PORTS = {"http": 80, "https": 443}
 
 
 def _check(config: object, least: float, *names: str) -> None:
@@ -48,6 +51,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         _check(self, 1, "body_bytes", "text_chars", "batch_items")
+        _check(self, LEAST_WAIT_S, "clip_decode_s")
         _check(self, 0)
 
 
@@ -154,7 +158,8 @@ class EngineConfig:
             "threads",
             "restarts",
         )
-        _check(self, 0, *counts, "stall_s", "slo_ttfa_s", "restarts_s")
+        _check(self, 0, *counts, "slo_ttfa_s", "restarts_s")
+        _check(self, LEAST_WAIT_S, "stall_s")
         _check(self, 0, "guard_silence_s", "guard_loop_s", "redraws")
         _check(self, 0.5, "hang_s")
 
@@ -197,7 +202,32 @@ class ServerConfig:
 
     def __post_init__(self) -> None:
         _check(self, 1, "batch_at_once")
+        _check(self, LEAST_WAIT_S, "heartbeat_s", "stall_s", "ping_s", "idle_s", "body_s")
         _check(self, 0)
+        for origin in self.cors_origins:
+            _check_origin(origin)
+
+
+def _check_origin(origin: str) -> None:
+    """Refuse what no browser sends as an Origin: nothing would ever match it."""
+    if origin in ("*", "null"):
+        return
+    try:
+        parts = urlsplit(origin)
+        port = None if parts.port == _PORTS.get(parts.scheme) else parts.port
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        sent = f"{parts.scheme}://{host}" + (f":{port}" if port else "")
+    except ValueError:  # of a port or an IPv6 address
+        host = None
+    if not (host and parts.scheme and origin.isascii()) or set(" *") & set(origin):
+        raise Unprocessable(
+            f"cors_origins must be * or such as https://example.com; got {origin!r}",
+            param="cors_origins",
+        )
+    if sent != origin:
+        raise Unprocessable(
+            f"cors_origins: browsers send {sent}, and never {origin}", param="cors_origins"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,8 +285,8 @@ class Loop:
 
     @property
     def seated(self) -> int:
-        """Slots in use."""
-        return self.config.max_sessions - len(self.free)
+        """Sessions with a slot; a slot that the codec is still at for one gone is not one."""
+        return len(self.seats)
 
     def _seat(self, now: float) -> None:
         """Give slots to those who wait, oldest first; nobody waits longer than is bearable."""

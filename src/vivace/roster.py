@@ -59,6 +59,7 @@ class Wish:
     kind: str | None = None  # custom_voice, voice_design, base
     voice: str | None = None
     instruct: bool = False  # are there instructions?
+    style: bool = False  # is there a way of speaking by name, which describes no voice?
     clone: bool = False  # is there a reference clip?
     hidden: int | None = None  # size of a clone's vector, where it is known
 
@@ -114,11 +115,11 @@ def _misfit(
         wish.clone and wish.hidden not in (None, spec.talker.hidden),
         mute + (mute and not spec.speakers),
         spec.kind == "voice_design" and not wish.instruct,
-        wish.instruct and not follows(spec),
+        (wish.instruct or wish.style) and not follows(spec),
         wish.instruct and wish.voice is None and spec.kind != "voice_design",
     )
 
 
 def follows(spec: ModelSpec) -> bool:
-    """Do instructions shape its speech? The small ones were trained without."""
-    return spec.kind != "base" and spec.size != "0b6"
+    """Do instructions shape its speech? Smaller ones with voices of their own learnt none."""
+    return spec.kind == "voice_design" or (spec.kind == "custom_voice" and spec.size == "1b7")

@@ -1,5 +1,6 @@
 """Reference clips: every format, rate and channel count; what is none; what is refused with why."""
 
+import contextlib
 import io
 import struct
 import wave
@@ -61,6 +62,31 @@ def test_the_mean_of_the_channels_and_not_their_sum() -> None:
     np.testing.assert_allclose(pcm, left / 2, rtol=0, atol=1e-4)
 
 
+def floats(*samples: float, width: int = 4) -> bytes:
+    """A WAV file of floats in which these samples stand amid a voice."""
+    kind = np.dtype(f"<f{width}")
+    pcm = voice(24_000).astype(kind)
+    pcm[9_000 : 9_000 + len(samples)] = samples
+    form = struct.pack("<HHIIHH", 3, 1, 24_000, 24_000 * width, width, 8 * width)
+    data = b"fmt " + struct.pack("<I", 16) + form + b"data" + struct.pack("<I", pcm.nbytes)
+    return b"RIFF" + struct.pack("<I", 4 + len(data) + pcm.nbytes) + b"WAVE" + data + pcm.tobytes()
+
+
+@pytest.mark.parametrize("width", [4, 8])
+@pytest.mark.parametrize("sample", [np.nan, np.inf, -np.inf])
+def test_a_sample_that_is_no_finite_number(sample: float, width: int) -> None:
+    with pytest.raises(Fault, match="no finite numbers"):
+        decoding.decode(floats(sample, width=width), 30)
+
+
+@pytest.mark.parametrize(("loudest", "width"), [(1.5, 4), (3e38, 4), (1e300, 8)])
+def test_a_sample_beyond_full_scale_is_full_scale(loudest: float, width: int) -> None:
+    rate, pcm = decoding.decode(floats(loudest, -loudest, width=width), 30)
+    assert pcm[9_000:9_002].tolist() == [1.0, -1.0]
+    clip, _ = prepare(Sound(pcm, rate), LIMITS)
+    assert np.abs(clip).max() == 1
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_33_a_file_that_is_cut_off(name: str) -> None:
     """Refused where its end can be missed; frames of MP3 or AAC alone are only a shorter clip."""
@@ -72,6 +98,15 @@ def test_33_a_file_that_is_cut_off(name: str) -> None:
             assert str(fault)
         else:
             assert name in ("mp3", "aac") and len(pcm) < SECONDS * 24_000 * (share + 0.1)
+
+
+@pytest.mark.parametrize("name", ["m4a", "mp4"])
+def test_33_an_mp4_that_is_cut_off_anywhere_in_its_index(name: str) -> None:
+    """Also where it no longer says of which codec its sound is."""
+    whole = packed(name, 24_000)
+    for end in range(whole.rindex(b"moov"), len(whole)):
+        with contextlib.suppress(Fault):  # at the very end there is sound in it
+            decoding.decode(whole[:end], 30)
 
 
 @pytest.mark.parametrize("size", [0, 1, 44, 1_024, 100_000])
@@ -159,9 +194,17 @@ def test_too_many_bytes_are_not_looked_at(decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", ["while True: pass", "x = bytearray(1 << 40)", "import os; os._exit(9)"]
+    ("body", "why"),
+    [
+        ("while True: pass", "took too long"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGXCPU)", "took too long"),
+        ("x = bytearray(1 << 40)", "broke down"),
+        ("import os; os._exit(9)", "broke down"),
+    ],
 )
-def test_33_what_does_not_come_back_is_killed(monkeypatch: pytest.MonkeyPatch, body: str) -> None:
+def test_33_what_does_not_come_back_is_killed(
+    monkeypatch: pytest.MonkeyPatch, body: str, why: str
+) -> None:
     """A process that hangs, eats or falls is a refusal, and the next file finds a fresh one."""
     from vivace.audio import decoder as module
 
@@ -176,7 +219,7 @@ def test_33_what_does_not_come_back_is_killed(monkeypatch: pytest.MonkeyPatch, b
     monkeypatch.setattr(module.subprocess, "Popen", start)
     patience = Limits(clip_decode_s=1.0 if body.startswith("while") else 60.0)
     ours = Decoder(patience)
-    with pytest.raises(Unprocessable, match="too much memory or time"):
+    with pytest.raises(Unprocessable, match=why):
         ours.decode(packed("wav", 24_000))
     ours._limits = LIMITS
     assert ours.decode(packed("wav", 24_000)).rate == 24_000

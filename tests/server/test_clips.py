@@ -122,6 +122,10 @@ def test_33_base64_as_it_comes(spelt: str) -> None:
         (encoded(WAV[: len(WAV) // 2]), 422),
         (encoded(packed("wav", 24_000, pcm=np.zeros(120_000, np.float32))), 422),
         (encoded(packed("wav", 24_000, pcm=voice(24_000, 0.2))), 422),
+        *(
+            (encoded(packed("wav-f32", 24_000, pcm=np.where(voice(24_000) > 0.1, bad, 0))), 422)
+            for bad in (np.float32("nan"), np.float32("inf"))
+        ),
         (encoded(packed("flac", 8_000, pcm=np.zeros(8_000 * 900, np.float32))), 422),
         ("A" * (14 << 20), 413),
     ],

@@ -185,25 +185,45 @@ def test_a_file_over_the_limit(get: Callable[..., bytes]) -> None:
         get("/large", Limits(clip_bytes=100_000))
 
 
-@pytest.mark.parametrize("where", ["headers", "body"])
-def test_36_who_drips_is_cut_off(get: Callable[..., bytes], where: str) -> None:
-    """A byte now and then keeps a read alive; the deadline is of the whole."""
-    done = threading.Event()
+FRAMINGS = {
+    "headers": ("", b"x"),
+    "length": ("content-length: 1000000\r\n\r\n", b"x"),
+    "chunks": ("transfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    "until it is closed": ("\r\n", b"x"),
+    "closed at the end": ("connection: close\r\n\r\n", b"x"),
+    "closed at its length": ("connection: close\r\ncontent-length: 1000000\r\n\r\n", b"x"),
+    "closed after chunks": (
+        "connection: close\r\ntransfer-encoding: chunked\r\n\r\n",
+        b"1\r\nx\r\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("silent", [False, True])
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_36_who_drips_is_cut_off(get: Callable[..., bytes], framing: str, silent: bool) -> None:
+    """A byte now and then keeps a read alive; the deadline is of the whole, however it is framed.
+
+    One who says nothing more after the start is cut off as well.
+    """
+    done, cut = threading.Event(), threading.Event()
+    start, drop = FRAMINGS[framing]
 
     def answer(handler: http.server.BaseHTTPRequestHandler) -> None:
-        start = b"HTTP/1.1 200 OK\r\n" + (b"content-length: 1000000\r\n\r\n" * (where == "body"))
-        handler.wfile.write(start)
+        handler.wfile.write(f"HTTP/1.1 200 OK\r\n{start}".encode() + drop)
         try:
             while not done.wait(0.02):
-                handler.wfile.write(b"x")
+                if not silent:
+                    handler.wfile.write(drop)
         except OSError:
-            pass
+            cut.set()
         handler.close_connection = True
 
     ANSWERS["/drip"] = answer
     try:
         with pytest.raises(Unprocessable):
             get("/drip", Limits(clip_decode_s=0.5))
+        assert silent or cut.wait(30), "it was still read from"
     finally:
         done.set()
 

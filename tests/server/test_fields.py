@@ -10,7 +10,7 @@ from tests.fakes import FakeEngine
 
 from vivace.audio.encode import FORMATS
 from vivace.config import Limits, ServerConfig
-from vivace.errors import VivaceError, outcome
+from vivace.errors import NotFound, VivaceError, outcome
 from vivace.server.order import Order, read_order
 from vivace.server.shelf import Shelf
 from vivace.types import Sampling, TextMode, Voice
@@ -280,6 +280,20 @@ def test_operators_names_go_before_openais(engine: FakeEngine) -> None:
     assert placed(voice="nova", model="narrator").request.voice == "ryan"
     assert placed(voice="Butler").request.voice == "uncle_fu"
     assert placed(voice="alloy").request.voice == "vivian"
+
+
+@pytest.mark.parametrize("kind", ["custom_voice", "base"])
+@pytest.mark.parametrize("field", ["voice", "speaker"])
+@pytest.mark.parametrize("wrap", [str, lambda name: {"id": name}])
+def test_an_unknown_voice_is_told_as_it_was_sent(
+    kind: str, field: str, wrap: Callable[[str], object]
+) -> None:
+    with pytest.raises(NotFound, match="no voice 'McNobody' here"):
+        order(FakeEngine(kind), **{field: wrap("McNobody")})
+
+
+def test_two_names_of_a_voice_agree_in_any_case(engine: FakeEngine) -> None:
+    assert order(engine, voice="RYAN", speaker="Ryan").request.voice == "ryan"
 
 
 def test_missing_input_names_it(engine: FakeEngine) -> None:

@@ -1,5 +1,6 @@
 """What stands before every route: keys, origins, and requests that are none."""
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 from tests.fakes import FakeEngine, Play
 from tests.server.live import connect, serving
 from tests.server.test_story import Log, counted, log  # noqa: F401
@@ -15,7 +17,11 @@ from websockets.sync.client import connect as ws
 
 from vivace.config import ServerConfig
 from vivace.errors import Forbidden
-from vivace.server.gate import MOST_HEAD, MOST_TARGET, check_origin
+from vivace.server import gate
+from vivace.server.gate import MOST_HEAD, MOST_TARGET, Gate, check_origin
+from vivace.server.keys import Keys
+from vivace.server.live.wire import DRAIN
+from vivace.server.metrics import Metrics
 from vivace.server.serve import bind, warn_of_strangers
 
 SPEECH = "/v1/audio/speech"
@@ -190,6 +196,56 @@ def test_the_first_message_may_hold_the_key(url: str, path: str, key: object) ->
         with pytest.raises(ConnectionClosed):
             sock.recv(timeout=30)
         assert sock.close_code == 1008
+
+
+def knock(path: str, *messages: Message) -> tuple[list[Message], list[Message]]:
+    """What the app behind the gate hears of a socket, and what is sent; the last comes late."""
+    heard: list[Message] = []
+    sent: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while not heard or heard[-1]["type"] != "websocket.disconnect":
+            heard.append(await receive())
+
+    async def run() -> None:
+        waiting: asyncio.Queue[Message] = asyncio.Queue()
+        for message in messages[:-1]:
+            waiting.put_nowait(message)
+        asyncio.get_running_loop().call_later(0.2, waiting.put_nowait, messages[-1])
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        door = Gate(app, Keys({"amy": AMY}), (), Metrics())
+        scope = {"type": "websocket", "path": path, "query_string": b"", "headers": [], "state": {}}
+        await door(scope, waiting.get, send)
+
+    asyncio.run(run())
+    return heard, sent
+
+
+CONNECT: Message = {"type": "websocket.connect"}
+LEFT: Message = {"type": "websocket.disconnect", "code": 1001}
+
+
+@pytest.mark.parametrize("path", SOCKETS[3:])
+@pytest.mark.parametrize("meanwhile", [[], [{"type": DRAIN}]])
+def test_a_socket_that_waits_with_its_key_is_closed(
+    monkeypatch: pytest.MonkeyPatch, path: str, meanwhile: list[Message]
+) -> None:
+    monkeypatch.setattr(gate, "KEY_S", 0.01)
+    heard, sent = knock(path, CONNECT, *meanwhile, LEFT)
+    assert heard == [CONNECT, *meanwhile, {"type": "websocket.disconnect", "code": 1008}]
+    assert [(m["type"], m["code"]) for m in sent] == [("websocket.close", 1008)]
+
+
+@pytest.mark.parametrize("path", SOCKETS[3:])
+def test_a_socket_that_has_shown_its_key_may_be_quiet(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(gate, "KEY_S", 0.01)
+    first = {"type": "websocket.receive", "text": json.dumps({"text": " ", "xi_api_key": AMY})}
+    assert knock(path, CONNECT, first, LEFT) == ([CONNECT, first, LEFT], [])
 
 
 def test_a_socket_whose_key_is_used_up_says_so(url: str, engine: FakeEngine) -> None:

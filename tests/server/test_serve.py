@@ -165,8 +165,8 @@ def test_what_is_no_http_gets_an_envelope(data: bytes) -> None:
 
 
 def test_a_stand_in_that_is_not_there_is_found_out_at_the_start() -> None:
-    with pytest.raises(NotFound, match="nobody"):
-        create_app(FakeEngine(), ServerConfig(voice_aliases={"nova": "nobody"}))  # type: ignore[arg-type]
+    with pytest.raises(NotFound, match="The voice alias 'nova' is for 'Nobody', which is not here"):
+        create_app(FakeEngine(), ServerConfig(voice_aliases={"a": "ryan", "nova": "Nobody"}))  # type: ignore[arg-type]
 
 
 def test_address_of_ipv6_has_brackets() -> None:

@@ -410,6 +410,15 @@ def test_consents(client: httpx.Client) -> None:
     assert fault(client.post(CONSENTS, data={"name": "x"}, files={"recording": b"x"}))[0] == 400
 
 
+def test_an_empty_recording_is_no_consent(client: httpx.Client) -> None:
+    before = client.get(CONSENTS).json()["data"]
+    for empty in (("r.wav", b""), ("r.wav", b"", "audio/wav")):
+        fields = {"name": "Anna", "language": "en-US"}
+        reply = client.post(CONSENTS, data=fields, files={"recording": empty})
+        assert fault(reply) == (422, "recording", "clip_empty")
+    assert client.get(CONSENTS).json()["data"] == before
+
+
 # As their clients do it.
 
 

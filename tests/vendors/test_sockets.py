@@ -140,6 +140,9 @@ async def test_half_a_character_waits_for_its_other_half(
         ("output_format=pcm_1", "Hello. ", "output_format"),
         ("language_code=xx", "Hello. ", "language_code"),
         ("seed=many", "Hello. ", "seed"),
+        ("seed=" + 5_000 * "9", "Hello. ", "seed"),
+        ("seed=%D9%A7", "Hello. ", "seed"),  # an Arabic seven
+        ("seed=-1", "Hello. ", "seed"),
         ("", 7, "text"),
     ],
 )

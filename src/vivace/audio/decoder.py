@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import weakref
@@ -22,6 +23,7 @@ from vivace.types import Pcm
 
 KNOWN = "WAV, MP3, M4A or MP4, Ogg (Opus, Vorbis, FLAC), FLAC, WebM, AAC, AIFF and CAF"
 PARAM = "ref_audio"
+TOO_LONG = "it took too long to decode"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,22 +65,24 @@ class Decoder:
         answer = self._ask(data)
         line, _, samples = answer.partition(b"\n")
         if not line:
-            raise _no_sound("it took too much memory or time to decode")
+            raise _no_sound("its decoding broke down: it is damaged, or takes too much memory")
         head = json.loads(line)
         if "error" in head:
             raise _no_sound(head["error"])
         return Sound(np.frombuffer(samples, np.float32), head["rate"])
 
     def _ask(self, data: bytes) -> bytes:
-        """What the process answers; nothing if it fell."""
+        """What the process answers; nothing if it fell. Raises Unprocessable if time was up."""
         process = self._take()
         try:
             answer, _ = process.communicate(data, timeout=self._limits.clip_decode_s)
         except subprocess.TimeoutExpired:
-            return b""
+            raise _no_sound(TOO_LONG) from None
         finally:
             _end(process)
             self.prepare()
+        if process.returncode == -signal.SIGXCPU:
+            raise _no_sound(TOO_LONG)
         return answer if process.returncode == 0 else b""
 
     def _take(self) -> "subprocess.Popen[bytes]":

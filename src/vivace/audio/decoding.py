@@ -53,7 +53,10 @@ def decode(data: bytes, most_s: float) -> tuple[int, Block]:
             if not file.streams.audio:
                 raise Fault("there is no sound in it")
             stream = file.streams.audio[0]
-            stream.codec_context.thread_count = 1
+            # There is none where the header breaks off before it says what codec it is.
+            if (codec := getattr(stream, "codec_context", None)) is None:
+                raise Fault("it is damaged, or of no codec that is known here")
+            codec.thread_count = 1
             blocks = list(_blocks(file, stream, most_s))
             told_s = _told_s(file, stream)
     except (av.error.FFmpegError, ValueError) as error:
@@ -118,7 +121,7 @@ def _frames(file: av.container.InputContainer, stream: av.AudioStream) -> Iterat
 
 
 def mono(frame: av.AudioFrame) -> Block:
-    """The mean of a frame's channels [N], -1..1."""
+    """The mean of a frame's channels [N], -1..1; what is louder is full scale. Raises Fault."""
     values: npt.NDArray[Any] = frame.to_ndarray()
     if not frame.format.is_planar:
         values = values.reshape(-1, frame.layout.nb_channels).T
@@ -128,7 +131,9 @@ def mono(frame: av.AudioFrame) -> Block:
         scaled = values / 2.0 ** (8 * values.itemsize - 1)
     else:
         scaled = values
-    mean: Block = scaled.astype(np.float32).mean(0)
+    if not np.isfinite(scaled).all():  # files of floats may hold what is no number
+        raise Fault("some of its samples are no finite numbers")
+    mean: Block = scaled.clip(-1.0, 1.0).astype(np.float32).mean(0)
     return mean
 
 

@@ -57,8 +57,8 @@ def create_app(
     config = config or ServerConfig()
     check_aliases([model.model_id for model in engine.models], config.model_aliases)
     shelf = open_shelf(config)
-    for voice in config.voice_aliases.values():  # one that is not there is found out at the start
-        find_voice(voice, engine.voices, kept=shelf.voices_of(engine))
+    for alias in config.voice_aliases:  # one of a voice that is not there is found out at the start
+        find_voice(alias, engine.voices, config.voice_aliases, shelf.voices_of(engine))
     routes = Routes(engine, config, draining, shelf)
     edge = Edge(engine, config, routes.workers, draining, shelf)
     metrics = Metrics()

@@ -16,7 +16,7 @@ from vivace.config import ServerConfig
 from vivace.errors import InvalidRequest, Unprocessable, VivaceError, outcome
 from vivace.roster import Offer
 from vivace.server.contexts import Contexts, converse, turn
-from vivace.server.fields import Fields
+from vivace.server.fields import Fields, whole_of
 from vivace.server.live.turn import Ending, Turn
 from vivace.server.live.wire import Event, Patience, Wire, encode
 from vivace.server.names import language_code
@@ -220,11 +220,10 @@ class _Talk:
     def _manner(self, fields: Fields) -> Order:
         """The first message of a context says how it is spoken, and the address before it."""
         query = self._query
-        seed = query.get("seed")
         said = {
             "language_code": query.get("language_code"),
             "apply_text_normalization": query.get("apply_text_normalization"),
-            "seed": int(seed) if seed is not None and seed.isdecimal() else seed,
+            "seed": whole_of(query.get("seed")),
         }
         output = sound_of(query.get("output_format"))
         return self.edge.manner(_wanted(Fields(said | fields.left()), self._voice, output))

@@ -7,6 +7,7 @@ from typing import Self, TypeVar
 from vivace.errors import Unprocessable
 
 INT_MAX = 2**31 - 1
+MOST_FIGURES = 20  # fewer than so many: 2**63 - 1 has 19
 
 T = TypeVar("T", bound=str | float)
 
@@ -51,9 +52,8 @@ class Fields:
 
     def whole_text(self, name: str, low: int, high: int = INT_MAX) -> int | None:
         """An integer from `low` to `high`, or one as a form writes it."""
-        value = self._left.get(name)
-        if isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) < 20:
-            self._left[name] = int(value)
+        if name in self._left:
+            self._left[name] = whole_of(self._left[name])
         return self.whole(name, low, high)
 
     def whole(self, name: str, low: int, high: int = INT_MAX) -> int | None:
@@ -124,6 +124,16 @@ class Fields:
     def left(self) -> dict[str, object]:
         """What nobody has taken, by name."""
         return dict(self._left)
+
+
+def whole_of(value: object) -> object:
+    """The number that a text of a few figures stands for; anything else as it is, to be refused.
+
+    `int` reads figures of any script, and raises ValueError at thousands of them.
+    """
+    if isinstance(value, str) and len(value) < MOST_FIGURES and value.isascii():
+        return int(value) if value.isdecimal() else value
+    return value
 
 
 def _wrong(name: str, wanted: str, value: object) -> Unprocessable:

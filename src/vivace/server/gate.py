@@ -3,6 +3,7 @@
 docs/security.md says what it promises.
 """
 
+import asyncio
 import ipaddress
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,6 +25,7 @@ FREE: Final = frozenset({"/health", "/ready"})  # need no key
 MOST_TARGET: Final = 8_192  # bytes of an address
 MOST_HEAD: Final = 32_768  # bytes of all headers
 SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # change nothing and speak nothing
+KEY_S: Final = 10.0  # after its opening a socket's first message must be there, if it has the key
 # Sockets whose first message may hold the key, and the field it is in.
 FIRST_MESSAGE: Final[Mapping[str, str]] = {
     "/stream-input": "xi_api_key",
@@ -80,13 +82,22 @@ class Gate:
         scope["state"]["key"] = name
 
     def _first(self, scope: Scope, receive: Receive, send: Send, field: str) -> Receive:
-        """`receive`, which looks for the key in the first message; without it the socket closes."""
-        known = False
+        """`receive`, which looks for the key in the first message; without it the socket closes.
+
+        So it does if no message comes in time: who has no key shall hold no socket.
+        """
+        known, until_s = False, asyncio.get_running_loop().time() + KEY_S
 
         async def checked() -> Message:
             nonlocal known
-            message = await receive()
-            if known or message["type"] != "websocket.receive":
+            if known:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(until_s):
+                    message = await receive()
+            except TimeoutError:
+                message = {"type": "websocket.receive", "text": "{}"}
+            if message["type"] != "websocket.receive":
                 return message
             try:
                 self._enter(scope, _field(message, field))

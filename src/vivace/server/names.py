@@ -95,15 +95,19 @@ def find_voice(
     the operator's stand-ins; OpenAI's names come after them.
     """
     known = _by_name(kept) | _by_name(voices)
-    wanted = folded(name)
-    wanted = {folded(alias): folded(v) for alias, v in (aliases or {}).items()}.get(wanted, wanted)
+    aliases = aliases or {}
+    stands_for = {folded(alias): voice for alias, voice in aliases.items()}.get(folded(name))
+    wanted = folded(stands_for or name)
     if wanted in known:
         return known[wanted]
     if wanted in OPENAI_VOICES and voices:
         in_turn = voices[list(OPENAI_VOICES).index(wanted) % len(voices)]
         return known.get(OPENAI_VOICES[wanted], in_turn)
+    missing = f"There is no voice {name[:64]!r} here"
+    if stands_for is not None:
+        missing = f"The voice alias {name!r} is for {stands_for!r}, which is not here"
     raise NotFound(
-        f"There is no voice {name[:64]!r} here. Voices: {_listed(voices, kept)}.",
+        f"{missing}. Voices: {_listed(voices, kept)}.",
         param="voice",
         code="voice_not_found",
     )

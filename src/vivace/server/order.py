@@ -192,13 +192,14 @@ def _voice(
     fields: Fields, model: Offer, aliases: Mapping[str, str], kept: Sequence[Voice]
 ) -> Voice | None:
     """A voice of the checkpoint or a kept one; the checkpoint's first if the request names none."""
+    sent: dict[str, str] = {}  # as it was sent, by what it is in any case
 
     def read(name: str) -> str | None:
         value = fields.take(name)
         if isinstance(value, dict) and set(value) == {"id"}:
             value = value["id"]
         if value is None or isinstance(value, str):
-            return value and value.lower()
+            return value and sent.setdefault(value.lower(), value)
         raise Unprocessable(f'`{name}` must be a name or {{"id": name}}.', param=name)
 
     name = fields.either("voice", "speaker", read)

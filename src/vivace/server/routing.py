@@ -50,11 +50,12 @@ def wish_of(fields: Fields, model: str | None) -> Wish:
     if isinstance(voice, dict):
         voice = voice.get("id")
     task = str(left.get("task_type", "")).lower().replace("_", "")
-    described = (left.get(name) for name in ("instructions", "instruct", "style"))
+    described = (left.get(name) for name in ("instructions", "instruct"))
     return Wish(
         model=model,
         kind=KINDS.get(task),
         voice=voice if isinstance(voice, str) else None,
         instruct=any(isinstance(words, str) and words.strip() for words in described),
+        style=bool(left.get("style")),
         clone=any(left.get(name) for name in _CLONING),
     )

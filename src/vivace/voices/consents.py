@@ -43,9 +43,15 @@ class Consents:
     def add(self, name: str, language: str, recording: bytes) -> Consent:
         """Keep one. `recording` is kept as it came.
 
-        Raises Unprocessable for a name that is none or if there are too many, Unavailable if it
-        cannot be written.
+        Raises Unprocessable for a name that is none, an empty recording or if there are too many,
+        Unavailable if it cannot be written.
         """
+        if not recording:
+            raise Unprocessable(
+                "`recording` is empty: it must hold the person's words of consent.",
+                param="recording",
+                code="clip_empty",
+            )
         consent = Consent(
             id=f"cons_{secrets.token_hex(10)}",
             name=check_name(name),
