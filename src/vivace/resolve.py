@@ -7,7 +7,6 @@ import numpy as np
 from vivace.config import Limits
 from vivace.errors import NotFound, Unprocessable
 from vivace.model.spec import ModelSpec
-from vivace.roster import follows
 from vivace.types import SAMPLE_RATE, Clip, Clone, Sampling, SpeechRequest
 
 
@@ -29,8 +28,8 @@ def resolve(spec: ModelSpec, request: SpeechRequest, limits: Limits) -> SpeechRe
         request,
         voice=_voice(spec, request),
         language=language,
-        # The official wrapper drops them too.
-        instruct=request.instruct if follows(spec) else "",
+        # The 0.6B models were not trained on instructions; the official wrapper drops them too.
+        instruct="" if spec.size == "0b6" and spec.kind == "custom_voice" else request.instruct,
         sampling=sampling,
     )
 
