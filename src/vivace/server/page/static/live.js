@@ -51,7 +51,8 @@ function type(text, pace, write, end) {
 export async function dictate(url, text, wishes, told, signal) {
   await over;
   const line = await connect(url);
-  const say = (type, more) => line.send(JSON.stringify({ type, ...more }));
+  // On its way to being closed it would complain; that it is closed is told when it is.
+  const say = (type, more) => line.readyState === WebSocket.OPEN && line.send(JSON.stringify({ type, ...more }));
   signal.throwIfAborted();
   return new ReadableStream({
     start(sound) {
