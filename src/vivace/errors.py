@@ -14,7 +14,9 @@ VivaceError
     └── DeviceLost     500   the device fails whatever it is asked: only a new process helps
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 class VivaceError(Exception):
@@ -87,6 +89,13 @@ class EngineFailure(VivaceError):
 
 class DeviceLost(EngineFailure):
     """An error of the device that every later call meets too: nothing here can clear it."""
+
+
+def as_it_was(kind: type[VivaceError], fields: Mapping[str, Any]) -> VivaceError:
+    """An error of these fields, without its constructor: each class has another."""
+    error = kind.__new__(kind, fields["message"])
+    vars(error).update(fields)
+    return error
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,12 +302,16 @@ class Loop:
                 self.meters.wait.add(WAIT_S, now - turn.track.arrived_s)
                 self.note(now, "seated", turn.session.id, slot=turn.track.slot, seated=self.seated)
                 with self._blame([turn]):
-                    track = turn.track
-                    self.runner.open(track.slot, turn.sampling, turn.seed, track.model)
+                    self._open_slot(turn)
             elif turn.session.request.patient:
                 continue
             elif self.admission.tired(now - turn.track.arrived_s):
                 self._refuse(turn, self.admission.again_s(self.seated))
+
+    def _open_slot(self, turn: Turn) -> None:
+        """Make its slot a fresh one, for this attempt."""
+        seed = sub_seed(turn.seed, turn.watch.attempt)
+        self.runner.open(turn.track.slot, turn.sampling, seed, turn.track.model)
 
     def _look(self, now: float) -> None:
         """Bring tracks up to date, where something outside can have changed them."""
@@ -468,14 +472,12 @@ class Loop:
 
     def _start_over(self, turn: Turn) -> None:
         """Draw it again, with another seed; nobody has heard any of it."""
-        slot = turn.track.slot
         turn.start_over()
         self.counts.redraws += 1
         self.note(self.clock(), "redraw", turn.session.id, attempt=turn.watch.attempt)
         with self._blame([turn]):
-            self.runner.close(slot)
-            seed, model = sub_seed(turn.seed, turn.watch.attempt), turn.track.model
-            self.runner.open(slot, turn.sampling, seed, model)
+            self.runner.close(turn.track.slot)
+            self._open_slot(turn)
 
     def _speak(self, turns: list[Turn], frames: int, now: float) -> bool:
         """Start the codec."""
@@ -540,17 +542,15 @@ class Loop:
         now, said_s = self.clock(), self._takes_s(cold, warm)
         took_s = now - max(talking.since_s, self.tokens_free_s)
         self.tokens_free_s = now
+        rows, prompts, profile = len(warm), len(cold), self.config.profile
         if not cold:
             self.costs.learn("frame", said_s, took_s, warm[0].track.model)
+            self.meters.stepped("frame", rows, self._room(profile.frame_rows), took_s)
         else:  # what is beyond a frame alone is the prompts'
             frame_s = self._takes_s((), warm)
             for model in {turn.track.model for turn in cold}:
                 self.costs.learn("prefill", said_s - frame_s, took_s - frame_s, model)
-        rows, prompts = len(warm), len(cold)
-        if prompts:
-            self.meters.stepped("prompt", prompts, self._room(self.config.profile.prefills), took_s)
-        else:
-            self.meters.stepped("frame", rows, self._room(self.config.profile.frame_rows), took_s)
+            self.meters.stepped("prompt", prompts, self._room(profile.prefills), took_s)
         self.note(
             now, "step", lane="tokens", rows=rows, prompts=prompts, took_s=took_s, said_s=said_s
         )

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from vivace.errors import EngineFailure, VivaceError
+from vivace.errors import EngineFailure, VivaceError, as_it_was
 from vivace.host import Pulse, Readings
 from vivace.types import Chunk, Clip, Clone, Done, Sampling, SpeechRequest
 
@@ -127,11 +127,7 @@ def _unpack(kind: type, value: Any) -> npt.NDArray[Any] | VivaceError:
 
 
 def _error(name: str, fields: dict[str, Any]) -> VivaceError:
-    """An error as it was, without its constructor: each class has another."""
-    kind = _kinds(VivaceError).get(name, EngineFailure)
-    error = kind.__new__(kind, fields["message"])
-    vars(error).update(fields)
-    return error
+    return as_it_was(_kinds(VivaceError).get(name, EngineFailure), fields)
 
 
 def _kinds(kind: type[VivaceError]) -> dict[str, type[VivaceError]]:

@@ -9,7 +9,7 @@ from vivace.errors import NotFound, Unprocessable
 from vivace.roster import Offer
 from vivace.server.clips import ALONE, Reference
 from vivace.server.fields import Fields
-from vivace.server.names import OPENAI_VOICES, find_voice
+from vivace.server.names import OPENAI_VOICES, answers_to, find_voice, stand_in
 from vivace.server.shelf import Shelf
 from vivace.types import Voice
 from vivace.voices.kept import Kept, folded
@@ -22,9 +22,8 @@ def meant(name: object, engine: "Engine", shelf: Shelf, aliases: Mapping[str, st
     """The kept voice of that name, unless it is one of a checkpoint's own."""
     if not isinstance(name, str) or shelf.voices is None:
         return None
-    name = {folded(alias): voice for alias, voice in aliases.items()}.get(folded(name), name)
-    own = (voice for offer in engine.models for voice in offer.voices)
-    if any(folded(name) in (folded(voice.id), folded(voice.name)) for voice in own):
+    name = stand_in(name, aliases) or name
+    if answers_to(name, (voice for offer in engine.models for voice in offer.voices)):
         return None
     return shelf.voices.find(name)
 

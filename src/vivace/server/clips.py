@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING, Final
 from vivace.audio.decoder import KNOWN, PARAM, Decoder
 from vivace.audio.reference import prepare
 from vivace.config import Limits, ServerConfig
-from vivace.errors import InvalidRequest, Overloaded, TooLarge, Unprocessable, VivaceError
+from vivace.errors import (
+    InvalidRequest,
+    Overloaded,
+    TooLarge,
+    Unprocessable,
+    VivaceError,
+    as_it_was,
+)
 from vivace.roster import Offer
 from vivace.server.fetch import fetch
-from vivace.server.fields import Fields
+from vivace.server.fields import Fields, bounded
 from vivace.text.cap import SLACK_MS, text_ms
 from vivace.text.clean import clean, speakable
 from vivace.types import SAMPLE_RATE, SILENCE_MS, Clip, Clone, Pcm, SpeechRequest
@@ -113,12 +120,7 @@ def words_of(text: str | None, limits: Limits) -> str:
             '"x_vector_only": true.',
             param="ref_text",
         )
-    if len(text) > limits.ref_text_chars:
-        raise Unprocessable(
-            f"`ref_text` has {len(text):,} characters; the limit is {limits.ref_text_chars:,}.",
-            param="ref_text",
-            code="text_too_long",
-        )
+    bounded("ref_text", text, limits.ref_text_chars)
     if not speakable(text):
         raise Unprocessable("`ref_text` holds nothing that can be spoken.", param="ref_text")
     return clean(text, "ref_text")
@@ -198,13 +200,6 @@ def check_words(text: str, seconds: float, language: str) -> list[str]:
     return []
 
 
-def _again(error: VivaceError) -> VivaceError:
-    """The same error, as an object of its own; each class has another constructor."""
-    fresh = type(error).__new__(type(error), error.message)
-    vars(fresh).update(vars(error))
-    return fresh
-
-
 class Clones:
     """Makes voices of references, aside, and keeps the latest.
 
@@ -253,7 +248,8 @@ class Clones:
         try:
             return await asyncio.shield(making)
         except VivaceError as error:
-            raise _again(error) from error  # each of those who wait may add to it
+            # An object of its own: each of those who wait may add to it.
+            raise as_it_was(type(error), vars(error)) from error
         finally:
             self._forget()
 

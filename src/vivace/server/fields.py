@@ -152,3 +152,14 @@ def _shown(value: object) -> str:
         return "a number that is not finite"
     words = repr(value)
     return words if len(words) <= 64 else f"{words[:60]}..."
+
+
+def bounded(name: str, text: str, most: int) -> str:
+    """The text of that field. Raises Unprocessable, with both numbers, if it is longer."""
+    if len(text) > most:
+        raise Unprocessable(
+            f"`{name}` has {len(text):,} characters; the limit is {most:,}.",
+            param=name,
+            code="text_too_long",
+        )
+    return text

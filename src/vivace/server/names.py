@@ -1,7 +1,7 @@
 """Names that clients use for models, voices and languages, mapped onto what a checkpoint has."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from vivace.errors import NotFound, Unprocessable
@@ -95,17 +95,16 @@ def find_voice(
     the operator's stand-ins; OpenAI's names come after them.
     """
     known = _by_name(kept) | _by_name(voices)
-    aliases = aliases or {}
-    stands_for = {folded(alias): voice for alias, voice in aliases.items()}.get(folded(name))
-    wanted = folded(stands_for or name)
+    meant = stand_in(name, aliases or {})
+    wanted = folded(meant or name)
     if wanted in known:
         return known[wanted]
     if wanted in OPENAI_VOICES and voices:
         in_turn = voices[list(OPENAI_VOICES).index(wanted) % len(voices)]
         return known.get(OPENAI_VOICES[wanted], in_turn)
     missing = f"There is no voice {name[:64]!r} here"
-    if stands_for is not None:
-        missing = f"The voice alias {name!r} is for {stands_for!r}, which is not here"
+    if meant is not None:
+        missing = f"The voice alias {name!r} is for {meant!r}, which is not here"
     raise NotFound(
         f"{missing}. Voices: {_listed(voices, kept)}.",
         param="voice",
@@ -113,7 +112,18 @@ def find_voice(
     )
 
 
-def _by_name(voices: Sequence[Voice]) -> dict[str, Voice]:
+def stand_in(name: str, aliases: Mapping[str, str]) -> str | None:
+    """The voice that an operator's alias is for, if the name is one."""
+    return {folded(alias): voice for alias, voice in aliases.items()}.get(folded(name))
+
+
+def answers_to(name: str, voices: Iterable[Voice]) -> bool:
+    """Is it the id or the name of one of them?"""
+    return folded(name) in _by_name(voices)
+
+
+def _by_name(voices: Iterable[Voice]) -> dict[str, Voice]:
+    voices = list(voices)
     return {folded(v.name): v for v in voices} | {folded(v.id): v for v in voices}
 
 

@@ -12,7 +12,7 @@ from vivace.roster import Offer, follows
 from vivace.server import sse
 from vivace.server.casting import clip_of_kept, kept_voice
 from vivace.server.clips import Reference, read_reference
-from vivace.server.fields import Fields
+from vivace.server.fields import Fields, bounded
 from vivace.server.names import OPENAI_VOICES, find_language, find_voice
 from vivace.server.results import Results
 from vivace.server.routing import model_of
@@ -160,12 +160,7 @@ def _text(fields: Fields, limits: Limits) -> str:
     text = fields.text("input")
     if text is None:
         raise InvalidRequest("`input` is missing: it is the text to say.", param="input")
-    if len(text) > limits.text_chars:
-        raise Unprocessable(
-            f"`input` has {len(text):,} characters; the limit is {limits.text_chars:,}.",
-            param="input",
-            code="text_too_long",
-        )
+    bounded("input", text, limits.text_chars)
     if not speakable(text):
         raise InvalidRequest(
             "`input` holds nothing that can be spoken.", param="input", code=NOTHING_TO_SAY
@@ -239,12 +234,7 @@ def _style(fields: Fields, shelf: Shelf, language: str) -> str:
 def _instruct(fields: Fields, model: Offer, limits: Limits, style: str) -> str:
     """The style's words, then the client's own."""
     text = (fields.either("instructions", "instruct", fields.text) or "").strip()
-    if len(text) > limits.instruct_chars:
-        raise Unprocessable(
-            f"`instructions` has {len(text):,} characters; the limit is {limits.instruct_chars:,}.",
-            param="instructions",
-            code="text_too_long",
-        )
+    bounded("instructions", text, limits.instruct_chars)
     if model.spec.kind == "voice_design" and not text:
         raise InvalidRequest(
             "`instructions` is missing: it describes the voice of this checkpoint.",

@@ -11,7 +11,7 @@ from vivace.config import ServerConfig
 from vivace.errors import EngineFailure, InvalidRequest, Unprocessable
 from vivace.roster import Offer
 from vivace.server.clips import check_words, words_of
-from vivace.server.fields import Fields
+from vivace.server.fields import Fields, bounded
 from vivace.server.names import find_language
 from vivace.server.shelf import Shelf
 from vivace.types import FRAME_S, SAMPLE_RATE, Clip, FinishReason, Pcm, SpeechRequest
@@ -56,13 +56,12 @@ class Studio:
     @property
     def base(self) -> Offer:
         """The model that takes voices from clips. Raises Unprocessable if there is none."""
-        for model in self.engine.models:
-            if model.spec.kind == "base":
-                return model
-        raise Unprocessable(
-            "A voice is taken from a clip by a base checkpoint, and none is loaded.",
-            code="no_base_checkpoint",
-        )
+        if (model := self._of_kind("base")) is None:
+            raise Unprocessable(
+                "A voice is taken from a clip by a base checkpoint, and none is loaded.",
+                code="no_base_checkpoint",
+            )
+        return model
 
     def make(self, making: Making, file: bytes) -> tuple[Kept, list[str]]:
         """A kept voice from the file of a clip, and warnings; with its words it is continued.
@@ -90,14 +89,17 @@ class Studio:
 
     @property
     def _designer(self) -> Offer:
-        for model in self.engine.models:
-            if model.spec.kind == "voice_design":
-                return model
-        raise Unprocessable(
-            "A voice is designed by a voice_design checkpoint beside a base one; there is none.",
-            param="type",
-            code="no_design_checkpoint",
-        )
+        if (model := self._of_kind("voice_design")) is None:
+            raise Unprocessable(
+                "A voice is designed by a voice_design checkpoint beside a base one; "
+                "there is none.",
+                param="type",
+                code="no_design_checkpoint",
+            )
+        return model
+
+    def _of_kind(self, kind: str) -> Offer | None:
+        return next((model for model in self.engine.models if model.spec.kind == kind), None)
 
     def _said(self, making: Making, designer: Offer) -> Pcm:
         """The sound of the voice that is described."""
@@ -148,8 +150,8 @@ def check_taken(studio: Studio, config: ServerConfig, kept: Kept, clip: bytes) -
     card, limits = kept.card, config.limits
     if card.language:
         find_language(card.language, studio.engine.languages)
-    _bounded("instructions", card.instruct, limits.instruct_chars)
-    _bounded("prompt", card.prompt, limits.instruct_chars)
+    bounded("instructions", card.instruct, limits.instruct_chars)
+    bounded("prompt", card.prompt, limits.instruct_chars)
     if kept.clone.ref_codes is not None:
         words_of(card.ref_text, limits)
         check_words(card.ref_text, len(kept.clone.ref_codes) * FRAME_S, card.language or "auto")
@@ -177,7 +179,7 @@ def read_changes(fields: Fields, engine: "Engine", config: ServerConfig) -> dict
     if (name := fields.text("name")) is not None:
         said["name"] = name
     if (description := fields.text("description")) is not None:
-        said["description"] = _bounded("description", description, DESCRIPTION_CHARS)
+        said["description"] = bounded("description", description, DESCRIPTION_CHARS)
     if (language := fields.text("language")) is not None:
         found = find_language(language, engine.languages)
         said["language"] = "" if found == "auto" else found
@@ -185,16 +187,6 @@ def read_changes(fields: Fields, engine: "Engine", config: ServerConfig) -> dict
         said["seed"] = seed
     instruct = fields.either("instructions", "instruct", fields.text)
     if instruct is not None:
-        said["instruct"] = _bounded("instructions", instruct.strip(), limits.instruct_chars)
+        said["instruct"] = bounded("instructions", instruct.strip(), limits.instruct_chars)
         fields.warnings.append("instructions are kept, but base checkpoints cannot follow them")
     return said
-
-
-def _bounded(name: str, text: str, most: int) -> str:
-    if len(text) > most:
-        raise Unprocessable(
-            f"`{name}` has {len(text):,} characters; the limit is {most:,}.",
-            param=name,
-            code="text_too_long",
-        )
-    return text

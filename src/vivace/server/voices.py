@@ -14,8 +14,8 @@ from vivace.config import ServerConfig
 from vivace.errors import InvalidRequest, NotFound, Unprocessable
 from vivace.roster import Offer
 from vivace.server.body import parse, read_body, read_bounded
-from vivace.server.fields import Fields
-from vivace.server.names import find_model, find_voice, model_names
+from vivace.server.fields import Fields, bounded
+from vivace.server.names import answers_to, find_model, find_voice, model_names
 from vivace.server.order import tell_unknown
 from vivace.server.replies import warned
 from vivace.server.shelf import Shelf, voice_of
@@ -25,7 +25,7 @@ from vivace.server.uploads import Upload, read_upload
 from vivace.server.vendors import called
 from vivace.server.workers import Workers
 from vivace.voices.consents import Consents
-from vivace.voices.kept import Consent, Kept, folded
+from vivace.voices.kept import Consent, Kept
 from vivace.voices.store import Making
 
 if TYPE_CHECKING:
@@ -59,8 +59,7 @@ def voice_routes(studio: Studio, config: ServerConfig, workers: Workers) -> list
 def own_voice(studio: Studio, name: str) -> Kept:
     """The kept voice of that name. Raises NotFound, and Unprocessable for a checkpoint's own."""
     kept = studio.shelf.store.find(name)
-    own = [folded(each) for v in studio.engine.voices for each in (v.id, v.name)]
-    if kept is None and folded(name) in own:
+    if kept is None and answers_to(name, studio.engine.voices):
         raise Unprocessable(f"{name!r} is the checkpoint's own voice.", param="voice")
     return kept or studio.shelf.store.get(name)
 
@@ -73,13 +72,7 @@ def read_new(fields: Fields, engine: "Engine", config: ServerConfig, shelf: Shel
         raise InvalidRequest("`prompt` is missing: it describes the voice.", param="prompt")
     if prompt is not None and not designed:
         raise Unprocessable('`prompt` goes with `type` "prompt".', param="prompt")
-    if prompt is not None and len(prompt) > config.limits.instruct_chars:
-        raise Unprocessable(
-            f"`prompt` has {len(prompt):,} characters; the limit is "
-            f"{config.limits.instruct_chars:,}.",
-            param="prompt",
-            code="text_too_long",
-        )
+    bounded("prompt", prompt or "", config.limits.instruct_chars)
     fields.rename("script_hint", "ref_text")
     fields.rename("speaker_description", "description")
     consent = fields.text("consent")
