@@ -151,15 +151,14 @@ class FakeSession:
 class FakeEngine:
     """Looks like `vivace.Engine` to the server. It offers itself, or the `others` that are set."""
 
-    others: list[Offer] = []  # noqa: RUF012
-
     def __init__(self, kind: str = "custom_voice", size: str = "1b7") -> None:
-        self.model_id, self.config = "vivace-fake", EngineConfig()
-        self.defaults = Sampling()
         self.reset(kind, size)
 
     def reset(self, kind: str = "custom_voice", size: str = "1b7") -> None:
-        """As new."""
+        """As new, in all that a test may have set: the next one may be any."""
+        self.model_id, self.config = "vivace-fake", EngineConfig()
+        self.defaults = Sampling()
+        self.others: list[Offer] = []
         self.spec = SimpleNamespace(
             kind=kind,
             size=size,
