@@ -1,11 +1,12 @@
 """Where requests go, without any replica."""
 
+import heapq
 import random
 
 import pytest
 
 from vivace.cluster.board import SILENT_S, Board
-from vivace.cluster.choose import FORGIVEN, Crowd, Report, Wish
+from vivace.cluster.choose import FORGIVEN, Crowd, Replica, Report, Wish
 from vivace.cluster.scale import wanted
 from vivace.errors import Unavailable
 
@@ -125,3 +126,37 @@ def test_replicas_by_load_and_by_who_waits(
     count: int, loads: list[float], waits_s: list[float], need: int
 ) -> None:
     assert wanted(count, loads, waits_s) == need
+
+
+@pytest.mark.parametrize("gates", [2, 4])
+def test_gates_that_know_of_their_own_requests_alone_share_them_out_evenly(gates: int) -> None:
+    """300 requests a second of 3 to 5 s, each at any of them; reports come 4 times a second."""
+    dice, now_s, reports = random.Random(gates), 0.0, 0
+    there = [crowd(report("a"), report("b"), lean=8 // gates) for _ in range(gates)]
+    ends: list[tuple[float, int, Crowd, Replica]] = []
+    apart = list[int]()
+    for number in range(6_000):
+        now_s += dice.expovariate(300)
+        while ends and ends[0][0] <= now_s:
+            _, _, one, replica = heapq.heappop(ends)
+            one.over(replica)
+        if now_s > reports / 4:
+            reports += 1
+            for one in there:
+                one.refresh([report("a", reports, spoken={"ryan": 1}), report("b", reports)])
+        one, wish = dice.choice(there), Wish(voice=dice.choice(["ryan", "eric", None]))
+        replica = one.choose(wish)
+        one.begun(replica, wish)
+        heapq.heappush(ends, (now_s + dice.uniform(3, 5), number, one, replica))
+        loads = [sum(one.replicas[url].load for one in there) for url in "ab"]
+        apart.append(abs(loads[0] - loads[1]))
+    assert sum(loads) > 1_000 and max(apart) <= 16 and sorted(apart)[len(apart) // 2] <= 3
+
+
+@pytest.mark.parametrize("gates", [2, 4])
+def test_gates_that_are_idle_send_a_voice_where_it_is_known(gates: int) -> None:
+    there = [crowd(report("a"), report("b", spoken={"ryan": 1}), lean=2) for _ in range(gates)]
+    for one in there * 2:
+        replica = one.choose(Wish(voice="ryan"))
+        one.begun(replica, Wish(voice="ryan"))
+        assert replica.url == "b"

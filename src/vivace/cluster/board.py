@@ -1,5 +1,6 @@
 """Where replicas say that they are there, and gates read it: one small actor."""
 
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,8 @@ from vivace.cluster.choose import Report
 
 BEAT_S = 0.25  # between two reports of a replica
 SILENT_S = 2.0  # after which it is no longer counted
+log = logging.getLogger("vivace")
+
 NAME, NAMESPACE = "vivace-board", "vivace"
 
 
@@ -39,3 +42,18 @@ def board() -> Any:
     """The actor's handle; whoever comes first makes it, and it outlives that one."""
     options = {"name": NAME, "namespace": NAMESPACE, "lifetime": "detached", "num_cpus": 0}
     return ray.remote(Board).options(**options, get_if_exists=True, max_restarts=-1).remote()
+
+
+class Reader:
+    """Reads it for gates that are no part of Ray."""
+
+    def __init__(self) -> None:
+        self._board, self._reports = board(), list[Report]()
+
+    def __call__(self) -> list[Report]:
+        """What it says; what it said last while it is being restarted."""
+        try:
+            self._reports = ray.get(self._board.read.remote(), timeout=BEAT_S)
+        except ray.exceptions.RayError as error:
+            log.warning("the board does not answer: %s", type(error).__name__)
+        return self._reports

@@ -1,20 +1,17 @@
-"""`vivace cluster`: replicas on Ray Serve, and the gate before them in this process."""
+"""`vivace cluster`: replicas on Ray Serve, and the processes of the gate before them."""
 
 import logging
 import os
-import signal
-import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from vivace.config import ServerConfig
 from vivace.settings import Effective
 
 if TYPE_CHECKING:
-    from vivace.cluster.gate import Gate
+    from vivace.cluster.board import Reader
     from vivace.cluster.options import Options
 
 
@@ -31,15 +28,19 @@ def cluster(
     lean: Annotated[
         int, typer.Option(min=0, help="Busier replicas do not get a request for their voice.")
     ] = 8,
+    gates: Annotated[
+        int, typer.Option(min=0, help="Processes of the gate; 0: two a replica, if cores allow.")
+    ] = 0,
     ray_address: Annotated[
         str | None, typer.Option(help="A Ray cluster that runs; without it, one on this host.")
     ] = None,
     build: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
     """Serve from several engines behind one address. Needs `pip install 'vivace[cluster]'`."""
+    from vivace.cluster.gates import Gates, bind_all, enough
     from vivace.cluster.options import Options
     from vivace.logs import log_to_stderr
-    from vivace.server.serve import address_of, bind, check_tls, warn_of_strangers
+    from vivace.server.serve import address_of, check_tls, warn_of_strangers
 
     options = Options.of(
         chosen,
@@ -53,45 +54,31 @@ def cluster(
     )
     start, edge = options.start, options.server
     check_tls(edge.tls_cert, edge.tls_key)
-    sock = bind(start.host, start.port)
+    socks = bind_all(start.host, start.port, gates or enough(max(replicas, max_replicas)))
     log_to_stderr(logging.INFO, start.log_format)
-    warn_of_strangers(sock, edge)
-    ready = f"vivace is ready on {address_of(sock, tls=edge.tls_cert is not None)}"
-    with running(options, ray_address) as gate:
-        serve_gate(gate, options.server, sock, lambda: print(ready, flush=True))
+    warn_of_strangers(socks[0], edge)
+    ready = f"vivace is ready on {address_of(socks[0], tls=edge.tls_cert is not None)}"
+    with running(options, ray_address) as read:
+        Gates(options, socks, read).serve(lambda: print(ready, flush=True))
 
 
 @contextmanager
-def running(options: "Options", ray_address: str | None) -> Iterator["Gate"]:
-    """Replicas that run, and the gate before them; all of it is gone at the end."""
+def running(options: "Options", ray_address: str | None) -> Iterator["Reader"]:
+    """Replicas that run, and what they say; all of it is gone at the end."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     from ray import serve
 
-    from vivace.cluster.board import board
+    from vivace.cluster.board import Reader, board
     from vivace.cluster.deploy import NAME, speech
-    from vivace.cluster.gate import Gate
 
     ray.init(address=ray_address or "local", include_dashboard=False, logging_level=logging.WARNING)
     try:
         serve.start(proxy_location="Disabled")
         serve.run(speech(options), name=NAME, route_prefix=None)
-        yield Gate(options)
+        yield Reader()
     finally:
         with suppress(Exception):  # whatever of it is still there
             serve.delete(NAME)
             ray.kill(board())
         ray.shutdown()
-
-
-def serve_gate(
-    gate: "Gate", config: ServerConfig, sock: socket.socket, opened: Callable[[], None]
-) -> None:
-    """Serve until SIGINT or SIGTERM, as `vivace serve` does."""
-    from vivace.server.serve import Server, patient
-
-    app = patient(gate.app, lambda: server.should_exit)
-    server = Server(app, config, opened, lifespan="on")
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, server.handle_exit)
-    server.run(sockets=[sock])

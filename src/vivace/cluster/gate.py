@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl
 
 import aiohttp
 import ray
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -66,9 +66,17 @@ class NotBegun(Exception):
 
 
 class Gate:
-    """Chooses a replica for each request and passes it on."""
+    """Chooses a replica for each request and passes it on.
 
-    def __init__(self, options: Options, read: Read | None = None) -> None:
+    `counters` are those that `/metrics` shows as the gate's, where it has several processes.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        read: Read | None = None,
+        counters: CollectorRegistry | None = None,
+    ) -> None:
         self.crowd = Crowd(options.lean)
         limits = options.server.limits  # a clip may come in base64; the replica is exact
         self._limit = limits.body_bytes + 2 * limits.clip_bytes
@@ -88,8 +96,9 @@ class Gate:
             Exception: failed,
         }
         app = Starlette(routes=routes, exception_handlers=handlers, lifespan=self._lifespan)
-        self._metrics = Metrics()
-        self.app: ASGIApp = behind_the_door(app, options.server, self._metrics)
+        metrics = Metrics()
+        self._counters = counters or metrics.registry
+        self.app: ASGIApp = behind_the_door(app, options.server, metrics)
 
     session: aiohttp.ClientSession  # while the gate is open
 
@@ -134,7 +143,7 @@ class Gate:
         urls = [replica.url for replica in self.crowd.replicas.values() if replica.reachable]
         pages = await asyncio.gather(*(self._page(request, url) for url in urls))
         found = {url.partition("//")[2]: page for url, page in zip(urls, pages, strict=True)}
-        found["gate"] = generate_latest(self._metrics.registry).decode()
+        found["gate"] = generate_latest(self._counters).decode()
         return Response(merged(found), media_type=CONTENT_TYPE_LATEST)
 
     async def _page(self, request: Request, url: str) -> str:
@@ -210,7 +219,6 @@ def _shown(replica: Replica) -> dict[str, object]:
         "slots": report.slots,
         "active": report.active,
         "waiting": report.waiting,
-        "under_way": replica.load,
         "spoken": dict(report.spoken),
     }
 

@@ -57,7 +57,12 @@ class Metrics:
         self.answers = Counter(
             "vivace_http_requests", "HTTP requests", ["route", "method", "status"], registry=one
         )
-        self.sockets = Gauge("vivace_sockets_open", "Sockets that are open", registry=one)
+        self.sockets = Gauge(
+            "vivace_sockets_open",
+            "Sockets that are open",
+            registry=one,
+            multiprocess_mode="livesum",
+        )
         self.ttfa = Histogram(
             "vivace_ttfa_seconds",
             "From a request to its first byte of sound, and to the first that can be heard",

@@ -41,11 +41,12 @@ SOCKET_BUFFER = 1 << 18  # bytes on their way: some 5 s of samples, all that a b
 STALL_S = ServerConfig().stall_s
 
 
-def bind(host: str, port: int, stall_s: float = STALL_S) -> socket.socket:
+def bind(host: str, port: int, stall_s: float = STALL_S, *, shared: bool = False) -> socket.socket:
     """The server's address, taken before the long work of loading; who calls meanwhile waits.
 
     Whoever takes nothing for `stall_s` is hung up on, also with the end of a response under way:
     that lies with the transport, which would keep it and the connection for as long as they do.
+    A `shared` port may be one of our own that is `shared` too.
 
     Raises:
         InvalidRequest: The address is taken or is none of this machine's.
@@ -57,6 +58,8 @@ def bind(host: str, port: int, stall_s: float = STALL_S) -> socket.socket:
         with ExitStack() as on_failure:
             sock = on_failure.enter_context(socket.socket(family, kind, protocol))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
                 sock.setsockopt(
                     socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(stall_s * 1e3)
