@@ -66,6 +66,7 @@ def cluster(
 def running(options: "Options", ray_address: str | None) -> Iterator["Reader"]:
     """Replicas that run, and what they say; all of it is gone at the end."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: speech cannot wait
     import ray
     from ray import serve
 

@@ -23,7 +23,7 @@ from vivace.remote.lives import Lives
 from vivace.server.app import create_app
 from vivace.server.clips import most_body
 from vivace.server.names import model_names
-from vivace.server.serve import Server, address_of, bind
+from vivace.server.serve import Server, address_of, bind, settle
 from vivace.session import Session
 from vivace.types import SpeechRequest
 
@@ -73,6 +73,7 @@ class Speech:
         app = create_app(self._engine, config, draining=lambda: self._server.should_exit)
         most = most_body(self._engine, config.limits)
         self._server = Server(app, config, opened.set, lambda: self._engine.lost, most_message=most)
+        settle()
         self._edge = threading.Thread(
             target=self._server.run, kwargs={"sockets": [sock]}, name="vivace-edge", daemon=True
         )

@@ -244,6 +244,13 @@ def patient(app: ASGIApp, ending: Callable[[], bool]) -> ASGIApp:
     return through
 
 
+def settle() -> None:
+    """Before streams run: encoders warm, and collections need not look at what is loaded."""
+    warm()
+    gc.collect()
+    gc.freeze()
+
+
 def run(
     engine: "Engine", config: ServerConfig, sock: socket.socket, opened: Callable[[], None]
 ) -> None:
@@ -251,9 +258,7 @@ def run(
 
     A second signal ends them at once. Returns also when the engine is lost.
     """
-    warm()
-    gc.collect()
-    gc.freeze()  # what is loaded stays: collections while streams run need not look at it
+    settle()
     app = create_app(engine, config, draining=lambda: server.should_exit)
 
     ending = lambda: server.should_exit  # noqa: E731
