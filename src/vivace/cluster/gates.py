@@ -38,9 +38,10 @@ COUNTERS: Final = "PROMETHEUS_MULTIPROC_DIR"  # the folder in which each finds t
 
 
 def enough(replicas: int) -> int:
-    """Processes for so many: two a replica, which fills some 0.8 cores of them, if there is room.
+    """Processes for so many: two a replica, if there is room.
 
-    Elsewhere than on Linux the system does not share connections out among sockets.
+    A card's 150 streams a second, of 18 chunks each at 4.5 ms of a core, fill 0.7 of one. Elsewhere
+    than on Linux the system does not share connections out among sockets.
     """
     if sys.platform != "linux":
         return 1
