@@ -21,11 +21,11 @@ import httpx
 
 from vivace.bench.machine import commit
 
-PORT = 8765
+PORT = int(os.environ.get("PORT", "8765"))  # two may measure on one host, a card each
 URL = f"http://127.0.0.1:{PORT}"
 SESSIONS = ["--max-sessions", "128", "--max-queue", "64"]
 FRAMES = ["--field", "max_new_tokens=51", "--field", "min_new_tokens=51"]  # streams of 4 s
-RATES = (1, 10, 20, 60, 100, 125, 150, 175, 200)
+RATES = (1, 10, 20, 60, 100, 130, 160, 200)
 CAPACITY_RPS = float(os.environ.get("CAPACITY_RPS", "150"))
 SWITCHES = {
     "everything": [],
@@ -65,7 +65,7 @@ def _await_ready(server: subprocess.Popen[bytes]) -> None:
 
 
 def load(rps: float, duration_s: float) -> Run:
-    """One run of the project's own client."""
+    """One run of the project's own client, without its single requests."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run.json"
         command = ["-m", "vivace", "bench", "run", "--target", "vivace", "--url", URL, "--quiet"]
@@ -73,6 +73,7 @@ def load(rps: float, duration_s: float) -> Run:
         texts = ["--texts", "en", "--language", "english", "--lag-limit-ms", "50", *FRAMES]
         subprocess.run([sys.executable, *command, *numbers, *texts], check=False)
         run: Run = json.loads(out.read_text())
+    del run["requests"]  # some megabytes
     told = run["summary"]
     print(
         f"{rps:g}/s: p50 {told['audible_ttfa_ms']['p50']} p95 {told['audible_ttfa_ms']['p95']} ms,",
@@ -83,55 +84,52 @@ def load(rps: float, duration_s: float) -> Run:
     return run
 
 
-def rates(model: str) -> list[Run]:
+def rates(model: str) -> Iterator[Run]:
     """First sound and underruns at each rate, 30 s each, until streams run dry."""
-    runs = list[Run]()
     with serving(model):
         for rps in RATES:
-            runs.append(load(rps, 30.0))
-            if runs[-1]["summary"]["underrun_requests"] > 10:
+            run = load(rps, 30.0)
+            yield run
+            if run["summary"]["underrun_requests"] > 10:
                 break
-    return runs
 
 
-def overload(model: str) -> list[Run]:
+def overload(model: str) -> Iterator[Run]:
     """A minute of 1.5 times what it carries: nobody let in runs dry, the rest are refused."""
     with serving(model):
-        return [load(1.5 * CAPACITY_RPS, 60.0)]
+        yield load(1.5 * CAPACITY_RPS, 60.0)
 
 
-def cold(model: str) -> list[Run]:
+def cold(model: str) -> Iterator[Run]:
     """Ready with empty compiler caches, and with those just filled."""
-    runs = list[Run]()
     with tempfile.TemporaryDirectory() as caches:
         for name in ("cold", "warm"):
             with serving(model, caches=caches) as ready_s:
-                runs.append({"caches": name, "ready_s": ready_s})
                 print(f"{name}: ready after {ready_s:.1f} s", flush=True)
-    return runs
+            yield {"caches": name, "ready_s": ready_s}
 
 
-def ablation(model: str) -> list[Run]:
+def ablation(model: str) -> Iterator[Run]:
     """The same load with one idea switched off at a time."""
-    runs = list[Run]()
     for name, flags in SWITCHES.items():
         print(name, end=": ", flush=True)
         with serving(model, *flags) as ready_s:
-            runs.append({"off": name, "ready_s": ready_s, **load(60.0, 10.0)})
-    return runs
+            yield {"off": name, "ready_s": ready_s, **load(60.0, 10.0)}
 
 
-PHASES: dict[str, Callable[[str], list[Run]]] = {
+PHASES: dict[str, Callable[[str], Iterator[Run]]] = {
     phase.__name__: phase for phase in (rates, overload, cold, ablation)
 }
 
 
 def main(model: str, out: str, *phases: str) -> None:
-    """Run them in the order given."""
+    """Run them in the order given; a phase's file is whole after each of its runs."""
     Path(out).mkdir(parents=True, exist_ok=True)
     for name in phases:
-        found = {"command": " ".join(sys.argv), "commit": commit(), "runs": PHASES[name](model)}
-        (Path(out) / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        found: Run = {"command": " ".join(sys.argv), "commit": commit(), "runs": list[Run]()}
+        for run in PHASES[name](model):
+            found["runs"].append(run)
+            (Path(out) / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -238,11 +238,9 @@ def lanes_of(
     On the CPU `thread` is that of the tokens, if there is one already, and `threads` are what an
     operation of the codec may take.
     """
-    if device.type == "cuda":
-        return (
-            StreamLane(device, priority=-1, graphs=graphs),
-            StreamLane(device, priority=0, graphs=graphs),
-        )
+    if device.type == "cuda":  # alike: behind all kernels of a token step a first sound is late
+        tokens, sound = (StreamLane(device, priority=-1, graphs=graphs) for _ in range(2))
+        return tokens, sound
     beside = ThreadPoolExecutor(1, "vivace-codec", torch.set_num_threads, (threads,))
     thread = thread or ThreadPoolExecutor(1, "vivace-tokens")
     return ThreadLane(thread, device), ThreadLane(beside, device)

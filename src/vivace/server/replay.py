@@ -14,6 +14,7 @@ from vivace.types import SAMPLES_PER_FRAME, Chunk, Done, FinishReason, Pcm
 if TYPE_CHECKING:
     from vivace.session import Session
 
+_FIRST: Final = 2 * SAMPLES_PER_FRAME  # the encoders' first bytes are there sooner
 _CHUNK: Final = 8 * SAMPLES_PER_FRAME
 _NO_CODES: Final = np.zeros((0, 16), np.int64)
 
@@ -100,10 +101,11 @@ class Replay:
     async def __aiter__(self) -> AsyncIterator[Chunk]:
         """All of it, unless it is cancelled."""
         pcm = self._result.pcm
-        for start in range(0, len(pcm), _CHUNK):
+        starts = (0, *range(_FIRST, len(pcm), _CHUNK))
+        for start, end in zip(starts, (*starts[1:], len(pcm)), strict=True):
             if self.done is not None:
                 return
-            yield Chunk(_floats(pcm[start : start + _CHUNK]), _NO_CODES)
+            yield Chunk(_floats(pcm[start:end]), _NO_CODES)
             await asyncio.sleep(0)  # nothing here waits, and others want to be served
         if self.done is None:
             self.done = self._over(FinishReason.STOP)
