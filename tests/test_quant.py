@@ -41,7 +41,7 @@ def test_a_product_is_off_by_no_more_than_the_steps_of_its_scales(
     small = Int8.of(plain)
     # Half a step of each weight and of each activation, and both at once.
     w, a = plain.weight.abs(), x.abs()
-    step_w, step_a = w.amax(0) / 127 / 2, a.amax(1, keepdim=True) * small.step / 2
+    step_w, step_a = w.amax(0) / 127 / 2, a.amax(1, keepdim=True) / small.levels / 2
     most = a.sum(1, keepdim=True) * step_w + step_a * w.sum(0) + into * step_a * step_w
     assert ((small(x) - plain(x)).abs() <= most * 1.01 + 1e-5).all()
     if not bias:
@@ -87,7 +87,7 @@ def test_frames_of_a_small_model_are_drawn_as_before(model: Callable[[str], Mode
     kept = frame(m.talker, m.predictor, rows=2, context=3)
     made = frame(small.talker, small.predictor, rows=2, context=3)
     assert made.shape == kept.shape
-    assert (made == kept).float().mean() > 0.5
+    assert (made == kept).float().mean() > 0.4  # by chance it would be 1 in 1000
 
 
 def test_speech_with_int8_weights_is_the_same_alone_and_in_a_batch() -> None:

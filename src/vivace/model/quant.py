@@ -17,14 +17,13 @@ from vivace.model.predictor import Predictor
 from vivace.model.talker import Talker
 
 ENGINE: Final = "fbgemm"
-ZERO: Final = 128  # activations are unsigned to the kernel
 LEAST: Final = 1e-20  # scale of a row or column of zeros
 
 
 def levels() -> int:
-    """Steps on either side of an activation's zero.
+    """Steps on either side of an activation's zero, which is one more: the kernel's are unsigned.
 
-    Without dot products of four the kernel adds pairs in 16 bits, which 255 * 127 twice overflows.
+    Without dot products of four it adds pairs in 16 bits, which 127 * 127 twice does not overflow.
     """
     return 127 if torch.cpu._is_vnni_supported() else 63
 
@@ -37,7 +36,7 @@ class Int8(Linear):
         nn.Module.__init__(self)
         self.bias = None if bias is None else nn.Parameter(bias)
         scale = weight.abs().amax(0).float().clamp(min=LEAST) / 127
-        self.packed, self.step = _pack(weight.T.float().contiguous(), scale), 1.0 / levels()
+        self.packed, self.levels = _pack(weight.T.float().contiguous(), scale), levels()
         self.shape = weight.shape
 
     @classmethod
@@ -57,7 +56,7 @@ class Int8(Linear):
         """The product of rows [N, in] scaled to 1 at most, and the scales [N, 1]."""
         scale = torch.linalg.vector_norm(x, torch.inf, 1, keepdim=True).clamp_(min=LEAST)
         op = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
-        y: Tensor = op(x / scale, self.step, ZERO, self.packed)
+        y: Tensor = op(x / scale, 1.0 / self.levels, self.levels + 1, self.packed)
         return y, scale
 
 
