@@ -13,9 +13,10 @@ from tests.golden.load import Model
 from vivace.config import EngineConfig
 from vivace.engine import Engine
 from vivace.errors import CheckpointError
+from vivace.kernels.packed import pack
 from vivace.model.fused import frame
 from vivace.model.layers import Linear
-from vivace.model.quant import Int8, quantize, rounds
+from vivace.model.quant import KINDS, Int8, check, quantize
 from vivace.types import Sampling, SpeechRequest
 
 pytestmark = pytest.mark.skipif(
@@ -106,17 +107,42 @@ def test_speech_with_int8_weights_is_the_same_alone_and_in_a_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "device", "dtype"),
+    ("wish", "device", "dtype", "says"),
     [
-        ("fp8", CPU, torch.float32),
-        ("int4", CPU, torch.float32),
-        ("int8", CPU, torch.bfloat16),
-        ("int8", CARD, torch.bfloat16),
+        ("int4", CPU, torch.float32, "takes none, int8 or fp8"),
+        ("fp8", CPU, torch.float32, "on the CPU there is --quantize int8 alone"),
+        ("int8", CPU, torch.bfloat16, "on the CPU there is --quantize int8 alone"),
+        ("int8", CARD, torch.float32, "for --dtype bfloat16"),
+        ("fp8", CARD, torch.bfloat16, "fp8 needs compute capability 8.9, and this card has 8.6"),
+        ("int8", CARD, torch.bfloat16, "needs our kernels"),
     ],
 )
 def test_what_cannot_be_done_is_refused(
-    wish: str, device: torch.device, dtype: torch.dtype
+    wish: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(CheckpointError, match="--quantize"):
-        rounds(wish, device, dtype)
-    assert not rounds("none", device, dtype)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
+    with pytest.raises(CheckpointError, match=says):
+        check(wish, device, dtype, ours=False)
+    check("none", device, dtype, ours=False)
+
+
+@given(st.integers(1, 70), st.integers(1, 70), st.integers(0, 99))
+def test_a_weight_in_8_bits_is_off_by_no_more_than_its_steps(
+    into: int, out: int, seed: int
+) -> None:
+    weight = linear(into, out, seed).weight * torch.logspace(-9, 9, out)
+    largest = weight.abs().amax(0)
+    for kind, relative, absolute in (("int8", 0.0, 0.5 / 127), ("fp8", 2**-4, 2**-10 / 448)):
+        off = (pack(weight, KINDS[kind]).wide(torch.float32) - weight).abs()
+        assert (off <= 1.001 * (relative * weight.abs()).maximum(absolute * largest)).all()
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_a_column_of_zeros_stays_zeros(kind: str) -> None:
+    weight = torch.randn(8, 4)
+    weight[:, 1] = 0.0
+    assert not pack(weight, KINDS[kind]).wide(torch.float32)[:, 1].any()

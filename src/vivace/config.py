@@ -113,7 +113,7 @@ class EngineConfig:
 
     device: str = "auto"  # auto, cpu, cuda, cuda:1
     dtype: str = "auto"  # auto: bfloat16 on CUDA, float32 on the CPU
-    quantize: str = "none"  # int8 weights of talker and code predictor, on the CPU
+    quantize: str = "none"  # int8, or on a card fp8: weights of talker and code predictor
     max_sessions: int = 16  # streams made at the same time
     max_queue: int = 64  # requests that may wait for a place among them
     # A request that would wait longer for its first sound is refused.

@@ -26,7 +26,7 @@ from vivace.config import EngineConfig, Profile
 from vivace.errors import CheckpointError
 from vivace.model.codec import Codec
 from vivace.model.fused import use_kernels
-from vivace.model.quant import quantize, rounds
+from vivace.model.quant import check, quantize
 from vivace.model.spec import ModelSpec
 from vivace.roster import Models, Offer, several
 from vivace.runtime.cloner import Cloner
@@ -180,7 +180,10 @@ def _cause(error: Exception) -> str:
 def _crew(sources: Sequence[Source], device: torch.device, config: EngineConfig) -> Crew:
     """Make sure that it fits, and load what is to be in memory from the start."""
     dtype = _dtype(config.dtype, device)
-    weights = {i: _weight(source.offer.spec, dtype) for i, source in enumerate(sources)}
+    check(config.quantize, device, dtype, ours=config.kernels)
+    weights = {
+        i: _weight(source.offer.spec, dtype, config.quantize) for i, source in enumerate(sources)
+    }
     budget = config.model_memory_mb << 20 or sum(weights.values())
     _check_sizes(sources, weights, budget)
     memory = _memory(sources, weights, budget, device, dtype, config)
@@ -252,8 +255,8 @@ class Bringer:
         codec = None if self.shared is None else self.shared.codec
         spec, device = source.offer.spec, self.device
         parts = load_talker(source.path, spec, device, self.dtype, codec)
-        if rounds(self.config.quantize, device, self.dtype):
-            quantize(parts.talker, parts.predictor)
+        if self.config.quantize != "none":
+            quantize(parts.talker, parts.predictor, self.config.quantize)
         return parts
 
     def _runner(self, parts: Model) -> Runner:
@@ -325,9 +328,12 @@ def _memory(
     return memory
 
 
-def _weight(spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes of a checkpoint's talker and predictor in memory."""
-    return weigh(*unfilled(spec, "meta", dtype))
+def _weight(spec: ModelSpec, dtype: torch.dtype, kind: str) -> int:
+    """Bytes of a checkpoint's talker and predictor in memory, with weights of that kind."""
+    stacks = unfilled(spec, "meta", dtype)
+    if kind != "none":
+        quantize(*stacks, kind)
+    return weigh(*stacks)
 
 
 def _hearing(spec: ModelSpec) -> int:

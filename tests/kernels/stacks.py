@@ -1,12 +1,15 @@
 """Talkers and predictors of random weights, in whatever size."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
+from vivace.kernels.packed import pack
 from vivace.model.fused import frame
-from vivace.model.layers import RMSNorm
+from vivace.model.layers import Linear, RMSNorm
 from vivace.model.predictor import Predictor
+from vivace.model.quant import KINDS, Narrow, replace_products
 from vivace.model.spec import ModelSpec
 from vivace.model.talker import Talker
 
@@ -35,6 +38,23 @@ def stacks(spec: ModelSpec, device: torch.device, dtype: torch.dtype = torch.flo
         for block in module.layers:
             block.fold()
     p = made.predictor
-    p.norm.fold_into(p.heads)
+    p.norm.fold_into(*p.heads)
     p.table.copy_(p.project(p.embeddings.flatten(0, 1)).view_as(p.table))
+    return made
+
+
+def narrow(made: Stacks, kind: str) -> Stacks:
+    """In 8 bits, on the CPU as on a card."""
+    replace_products(made.talker, made.predictor, partial(Narrow.of, kind=KINDS[kind]))
+    return made
+
+
+def widened(made: Stacks, kind: str) -> Stacks:
+    """With the weights that those stand for."""
+
+    def same(linear: Linear) -> Linear:
+        linear.weight.copy_(pack(linear.weight, KINDS[kind]).wide(linear.weight.dtype))
+        return linear
+
+    replace_products(made.talker, made.predictor, same)
     return made

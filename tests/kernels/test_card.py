@@ -1,13 +1,12 @@
 """On a card: published shapes in bfloat16 against fp32 twins, and graphs against launches."""
 
-from collections.abc import Iterator
 from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from tests.kernels.stacks import Stacks, stacks
+from tests.kernels.stacks import Stacks, narrow, stacks, widened
 from torch import Tensor
 
 from vivace.model.fused import use_kernels
@@ -28,18 +27,29 @@ SPEC: Any = SimpleNamespace(
 )
 
 
+@pytest.fixture(scope="module", params=["bfloat16", "int8", "fp8"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def fused() -> Iterator[Stacks]:
-    made = stacks(SPEC, torch.device("cuda"), torch.bfloat16)
+def plain(kind: str) -> Stacks:  # once for each kind, so that gigabytes go when the next comes
+    return stacks(SPEC, torch.device("cuda"), torch.bfloat16)
+
+
+@pytest.fixture(scope="module")
+def fused(plain: Stacks, kind: str) -> Stacks:
+    made = deepcopy(plain)
+    if kind != "bfloat16":
+        narrow(made, kind)
     assert use_kernels(made.talker, made.predictor)
-    yield made
+    return made
 
 
 @pytest.fixture(scope="module")
-def twin(fused: Stacks) -> Stacks:
-    talker, predictor = deepcopy(fused.talker).float(), deepcopy(fused.predictor).float()
-    talker.fused = predictor.fused = False
-    return Stacks(talker, predictor)
+def twin(plain: Stacks, kind: str) -> Stacks:
+    wide = Stacks(deepcopy(plain.talker).float(), deepcopy(plain.predictor).float())
+    return wide if kind == "bfloat16" else widened(wide, kind)
 
 
 def cache(rows: int, context: int) -> Paged:

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 from tests.runners import SPEC
 
+from vivace import parts
 from vivace.checkpoint import load, unfilled, unfilled_codec
 from vivace.checkpoint.embedded import embedded
 from vivace.checkpoint.presets import config_files
@@ -16,6 +18,7 @@ from vivace.checkpoint.read import read_spec
 from vivace.checkpoint.vocabulary import vocabulary
 from vivace.config import EngineConfig
 from vivace.errors import CheckpointError
+from vivace.model.quant import KINDS, Narrow, replace_products
 from vivace.model.spec import ModelSpec
 from vivace.runtime.memory import (
     GB,
@@ -110,3 +113,12 @@ def test_what_is_reckoned_is_what_is_loaded() -> None:
     codec = unfilled_codec(model.spec, "meta")
     assert weigh(codec) == weigh(model.codec)
     assert prod(codec.shapes[0]) > 0 and PAGE == 64
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_weights_in_8_bits_are_reckoned_as_they_are_laid_down(kind: str) -> None:
+    model = load(embedded(), "cpu", torch.bfloat16)
+    replace_products(model.talker, model.predictor, partial(Narrow.of, kind=KINDS[kind]))
+    reckoned = parts._weight(model.spec, torch.bfloat16, kind)
+    assert reckoned == weigh(model.talker, model.predictor)
+    assert reckoned < 0.7 * parts._weight(model.spec, torch.bfloat16, "none")

@@ -1,9 +1,11 @@
 """The voice in the box at full size on one card: writes what it says, to be judged elsewhere.
 
-    python tests/voice/full_size.py CHECKPOINT OUT [--device cuda]
+    python tests/voice/full_size.py CHECKPOINT OUT [--device cuda] [--quantize none int8 fp8]
+    python tests/voice/quantize.py --heard OUT/none OUT/int8 OUT/fp8
 
 CHECKPOINT is written with `vivace synth-checkpoint CHECKPOINT --from embedded` if it is not there.
-OUT gets one .npz for each list of texts and text mode: `pcm` s16 [samples], `ends` [texts].
+OUT gets a folder for each kind of weight, with one .npz for each list of texts and text mode: `pcm`
+s16 [samples], `ends` [texts].
 """
 
 import argparse
@@ -45,17 +47,23 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--quantize", nargs="+", default=["none"])
+    parser.add_argument("--texts", nargs="+", default=["everyday", "digits"])
+    parser.add_argument("--modes", nargs="+", type=TextMode, default=list(TextMode))
     args = parser.parse_args()
     started = time.perf_counter()
     if not args.checkpoint.exists():
         write_widened(args.checkpoint, embedded(), size="1.7b")
     print(f"written after {time.perf_counter() - started:.0f} s", flush=True)
     config = EngineConfig(device=args.device, max_sessions=16, max_queue=100, slo_ttfa_s=3600.0)
-    with Engine(args.checkpoint, config=config) as engine:
-        print(f"ready after {time.perf_counter() - started:.0f} s", flush=True)
-        for name in ("everyday", "digits"):
-            for mode in TextMode:
-                print(json.dumps(speak(engine, name, mode, args.out)), flush=True)
+    for kind in args.quantize:
+        out = args.out / kind
+        out.mkdir(parents=True, exist_ok=True)
+        with Engine(args.checkpoint, config=replace(config, quantize=kind)) as engine:
+            print(f"{kind}: ready after {time.perf_counter() - started:.0f} s", flush=True)
+            for name in args.texts:
+                for mode in args.modes:
+                    print(json.dumps(speak(engine, name, mode, out)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,18 @@
 """As good with int8 weights? The voice in the box, fp32 against int8, heard by the recogniser.
 
-python tests/voice/quantize.py [COUNT] > benchmarks/results/quantize-voice.json
+python tests/voice/quantize.py [--count COUNT] > benchmarks/results/quantize-voice.json
+python tests/voice/quantize.py --heard FOLDER... > OUT.json
+
+`--heard` takes what `full_size.py` wrote on a card, a folder for each kind of weight.
 """
 
+import argparse
 import importlib.util
 import json
+import shlex
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -45,27 +50,60 @@ def spoken(texts: Sequence[str], quantize: str) -> tuple[list["np.ndarray"], int
     return sounds, sum(ended)
 
 
-def main() -> None:
-    """Word error rates as JSON."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 40
-    lines = (TRAINING / "judge" / "everyday.txt").read_text(encoding="utf-8").splitlines()
-    texts = [lines[i % len(lines)] for i in range(count)]
-    ears = judge()
-    recogniser, said = ears.Recogniser(), [ears.normal(text) for text in texts]
-    result: dict[str, object] = {
-        "command": f"python tests/voice/quantize.py {count}",
-        "commit": subprocess.getoutput("git rev-parse --short HEAD"),
-        "texts": count,
-    }
+def lines(name: str) -> list[str]:
+    """One list of texts."""
+    return (TRAINING / "judge" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+
+
+def here(count: int, wer: Callable[..., float]) -> Iterator[tuple[str, dict[str, object]]]:
+    """What the voice in the box says on this machine, by kind of weight."""
+    everyday = lines("everyday")
+    texts = [everyday[i % len(everyday)] for i in range(count)]
     for quantize in ("none", "int8"):
         sounds, ended = spoken(texts, quantize)
-        heard = [ears.normal(recogniser.hear(sound)) for sound in sounds]
-        result[quantize] = {
-            "wer_percent": round(100 * jiwer.wer(said, heard), 2),
-            "audio_s": round(sum(map(len, sounds)) / SAMPLE_RATE, 1),
-            "ended_by_themselves": ended,
+        yield (
+            quantize,
+            {
+                "wer_percent": wer(texts, sounds),
+                "audio_s": round(sum(map(len, sounds)) / SAMPLE_RATE, 1),
+                "ended_by_themselves": ended,
+            },
+        )
+
+
+def written(
+    folders: Sequence[Path], wer: Callable[..., float]
+) -> Iterator[tuple[str, dict[str, object]]]:
+    """What was said elsewhere, by folder and list of texts."""
+    for path in (path for folder in folders for path in sorted(folder.glob("*.npz"))):
+        kept = np.load(path)
+        sounds = np.split(kept["pcm"].astype(np.float32) / 32768, kept["ends"][:-1])
+        row = {
+            "wer_percent": wer(lines(path.stem.split("_")[0]), sounds),
+            "audio_s": round(len(kept["pcm"]) / SAMPLE_RATE, 1),
         }
-    print(json.dumps(result, indent=1))
+        yield f"{path.parent.name}, {path.stem}", row
+
+
+def main() -> None:
+    """Word error rates as JSON."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=40)
+    parser.add_argument("--heard", type=Path, nargs="+")
+    args = parser.parse_args()
+    ears = judge()
+    recogniser = ears.Recogniser()
+
+    def wer(texts: Sequence[str], sounds: Sequence["np.ndarray"]) -> float:
+        heard = [ears.normal(recogniser.hear(sound)) for sound in sounds]
+        return round(100 * jiwer.wer([ears.normal(text) for text in texts], heard), 2)
+
+    found = written(args.heard, wer) if args.heard else here(args.count, wer)
+    about = {
+        "command": shlex.join(["python", *sys.argv]),
+        "commit": subprocess.getoutput("git rev-parse --short HEAD"),
+    }
+    print(json.dumps({**about, **dict(found)}, indent=1))
 
 
 if __name__ == "__main__":

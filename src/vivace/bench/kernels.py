@@ -52,8 +52,7 @@ def main(out: Path) -> None:
             step = Step(talker, predictor, rows, context)
             keep("steps", rows=rows, context=context, kernels=True, **step.times())
         for name, (calls, size) in Step(talker, predictor, rows, 160).kernels().items():
-            us = 1e3 * _time(partial(_run, calls)) / len(calls)
-            keep("kernels", kernel=name, rows=rows, us=round(us, 2), gb_s=round(size / us / 1e3))
+            keep("kernels", kernel=name, rows=rows, **speed(calls, size))
     talker.fused = predictor.fused = False
     for rows in (1, 32, 128):
         step = Step(talker, predictor, rows, 160)
@@ -86,7 +85,7 @@ class Step:
     context: int
 
     def __post_init__(self) -> None:
-        s, rows = TALKER, self.rows
+        s, rows = self.talker.spec, self.rows
         width = self.context // PAGE + 1
         shape = (2, s.layers, rows * width, PAGE, s.kv_heads, s.head_dim)
         keys, values = torch.randn(shape, device="cuda", dtype=torch.bfloat16)
@@ -94,7 +93,9 @@ class Step:
         table = torch.randperm(rows * width, device="cuda").view(rows, width)
         self.cache = Paged(keys, values, table, self._each(self.context), self.slots)
         self.x = torch.randn(rows, s.hidden, device="cuda").to(torch.bfloat16)
-        self.draws = [self._draws(stack.vocab) for stack in (TALKER, PREDICTOR)]
+        stacks = self.talker, self.predictor
+        self.draws = [self._draws(stack.spec.vocab) for stack in stacks]
+        self.later = Picks(self.draws[1], self.predictor.codebooks - 1, stacks[1].spec.vocab)
         seen = torch.zeros(rows, s.vocab, dtype=torch.bool, device="cuda")
         bias = torch.zeros(s.vocab, device="cuda")
         self.guard = Guard(seen, self._each(1.05), self._each(2), bias, EOS)
@@ -109,7 +110,7 @@ class Step:
     def times(self) -> dict[str, float]:
         """Milliseconds of talker, predictor and everything between two frames."""
         calls = {"talker": self.talk, "predictor": self.predict, "frame": self.frame}
-        return {f"{name}_ms": round(_time(call), 3) for name, call in calls.items()}
+        return {f"{name}_ms": round(graph_ms(call), 3) for name, call in calls.items()}
 
     def talk(self) -> Tensor:
         """A talker step."""
@@ -118,7 +119,7 @@ class Step:
 
     def predict(self) -> Tensor:
         """A predictor pass over a frame."""
-        out: Tensor = self.predictor(self.x, self.x, Picks(self.draws[1], 15, PREDICTOR.vocab))
+        out: Tensor = self.predictor(self.x, self.x, self.later)
         return out
 
     def frame(self) -> None:
@@ -126,8 +127,7 @@ class Step:
         x = self.x[self.slots] + self.talker.text(self.slots)
         hidden = self.talker(x, self.cache)
         first = self.talker.first(hidden, self.draws[0], self.guard)
-        picks = Picks(self.draws[1], 15, PREDICTOR.vocab)
-        later = self.predictor(hidden, self.talker.codes(first), picks)
+        later = self.predictor(hidden, self.talker.codes(first), self.later)
         codes = torch.cat((first[:, None], later), 1)
         self.x[self.slots] = embed_frames(self.talker, self.predictor, codes)
 
@@ -136,31 +136,34 @@ class Step:
 
         Codes are drawn from flat logits, which random weights give, and from peaked ones.
         """
-        found = self._layers()
+        talker = self._attention(self.talker, self.cache, self.context)
+        found = {"attention, talker": talker, **self.products(self.talker)}
         attention = self._attention(self.predictor, self.predictor.pages(self.rows, self.x)[9], 10)
         found["attention, predictor"] = attention
-        logits = torch.randn(self.rows, PREDICTOR.vocab, device="cuda").to(torch.bfloat16)
+        vocab = self.predictor.spec.vocab
+        logits = torch.randn(self.rows, vocab, device="cuda").to(torch.bfloat16)
         draws, codes, table = self.draws[1].by_slot(), self.slots.clone(), self.predictor.table[0]
         for name, given in (("flat", logits), ("peaked", 9 * logits)):
             draw = partial(ops.draw, given, draws, 3, codes, table=table)
             found[f"draw, {name}"] = [draw] * 20, given.nbytes
         return found
 
-    def _layers(self) -> dict[str, tuple[list[Call], int]]:
-        s = TALKER
-        heads, mid = (
+    def products(self, stack: Talker | Predictor) -> dict[str, tuple[list[Call], int]]:
+        """Those of a stack's layers, and the bytes of a weight."""
+        s = stack.spec
+        x, heads, mid = (
             torch.randn(self.rows, size, device="cuda").to(torch.bfloat16)
-            for size in (s.heads * s.head_dim, s.intermediate)
+            for size in (s.hidden, s.heads * s.head_dim, s.intermediate)
         )
-        found = {"attention, talker": self._attention(self.talker, self.cache, self.context)}
+        found = dict[str, tuple[list[Call], int]]()
         kinds: dict[str, tuple[Call, Callable[[Block], Linear]]] = {
-            "qkv": (partial(ops.product, self.x), lambda b: b.attention.qkv),
-            "out": (partial(ops.add_product, self.x, heads), lambda b: b.attention.out),
-            "gate, up, silu": (partial(ops.gated, self.x, eps=1e-6), lambda b: b.mlp.gate_up),
-            "down": (partial(ops.add_product, self.x, mid), lambda b: b.mlp.down),
+            "qkv": (partial(ops.product, x), lambda b: b.attention.qkv),
+            "out": (partial(ops.add_product, x, heads), lambda b: b.attention.out),
+            "gate, up, silu": (partial(ops.gated, x, eps=1e-6), lambda b: b.mlp.gate_up),
+            "down": (partial(ops.add_product, x, mid), lambda b: b.mlp.down),
         }
         for name, (call, of) in kinds.items():
-            weights = [of(block).weight for block in self.talker.layers]
+            weights = [of(block).held for block in stack.layers]
             found[name] = [partial(call, weight=w) for w in weights], weights[0].nbytes
         return found
 
@@ -182,13 +185,14 @@ class Step:
         return calls, 4 * self.rows * seen * s.kv_heads * s.head_dim
 
 
-def _run(calls: list[Call]) -> None:
-    for call in calls:
-        call()
+def speed(calls: list[Call], size: int) -> dict[str, float]:
+    """Microseconds of each, and how fast it reads its `size` bytes."""
+    us = 1e3 * graph_ms(lambda: [call() for call in calls]) / len(calls)
+    return {"us": round(us, 2), "gb_s": round(size / us / 1e3)}
 
 
 @torch.inference_mode()
-def _time(call: Call) -> float:
+def graph_ms(call: Call) -> float:
     """Median milliseconds of a graph's replays."""
     side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())

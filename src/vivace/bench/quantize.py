@@ -1,15 +1,19 @@
-"""What int8 weights cost and save on this CPU: a frame's time, memory, and how far codes are off.
+"""What weights in 8 bits cost and save: a frame's time, memory, and how far codes are off.
 
     python -m vivace.bench.quantize CHECKPOINT --output benchmarks/results/quantize.json
+    python -m vivace.bench.quantize CHECKPOINT --device cuda --output OUT.json
 
-Everything in one process, turn by turn, since a machine's speed changes: the decode step of one
-stream in fp32 and int8, and the codec in fp32 and bfloat16, which runs beside it.
+On the CPU everything in one process, turn by turn, since a machine's speed changes: the decode step
+of one stream in fp32 and int8, and the codec in fp32 and bfloat16, which runs beside it. On a card
+frames are replays of a graph, in bfloat16, int8 and fp8.
 """
 
 import argparse
 import copy
 import json
 import resource
+import shlex
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,14 +23,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vivace.bench.kernels import ROWS, Step, speed
 from vivace.bench.machine import commit, hardware, versions
 from vivace.checkpoint import Model, load
 from vivace.model.codec import Codec
-from vivace.model.fused import frame
-from vivace.model.quant import Int8, quantize
+from vivace.model.fused import frame, use_kernels
+from vivace.model.quant import KINDS, Int8, quantize
+from vivace.model.talker import Talker
 from vivace.types import FRAME_S
 
 CONTEXT: Final = 100  # positions behind the frame that is timed
+LEAST: Final = -1e4  # a logit below says that the id is not there
 CHUNK: Final = 8  # frames of the codec in one go
 
 
@@ -63,12 +70,10 @@ def times(works: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, d
     }
 
 
-def errors(plain: Model, rounded: Model) -> dict[str, float]:
-    """How far the first codes' logits are off after a frame's worth of every layer."""
-    torch.manual_seed(0)
-    ids = torch.randint(0, plain.spec.codec_ids.eos, (64,))
-    x = plain.talker.codes(ids)
-    a, b = (_logits(model, x) for model in (plain, rounded))
+def errors(a: Tensor, b: Tensor) -> dict[str, float]:
+    """How far logits b [N, vocab] are off from a, of ids that are not held down as never drawn."""
+    drawn = a.amin(0) > LEAST
+    a, b = a[:, drawn], b[:, drawn]
     p, q = a.log_softmax(-1), b.log_softmax(-1)
     return {
         "relative_error": round(((a - b).norm() / a.norm()).item(), 4),
@@ -77,13 +82,26 @@ def errors(plain: Model, rounded: Model) -> dict[str, float]:
     }
 
 
-def _logits(model: Model, x: Tensor) -> Tensor:
+def of_random_codes(model: Model) -> Tensor:
+    """First code's logits [64, vocab] after any codes."""
+    torch.manual_seed(0)
+    ids = torch.randint(0, model.spec.codec_ids.eos, (64,))
+    return logits(model.talker, model.talker.codes(ids))
+
+
+def of_first_codes(talker: Talker, pad: int) -> Tensor:
+    """First code's logits [64, vocab] after each of the first codes, over text that has ended."""
+    ids = torch.arange(64, device=talker.codec_embedding.weight.device)
+    return logits(talker, talker.codes(ids) + talker.text(torch.full_like(ids, pad)))
+
+
+def logits(talker: Talker, x: Tensor) -> Tensor:
     """First code's logits [N, vocab] of rows that each stand alone at position 0."""
-    rope = model.talker.rope.at(torch.zeros(1), x.dtype)
-    groups = model.spec.talker.heads // model.spec.talker.kv_heads
-    for block in model.talker.layers:
+    rope = talker.rope.at(torch.zeros(1, device=x.device), x.dtype)
+    groups = talker.spec.heads // talker.spec.kv_heads
+    for block in talker.layers:
         x = block(x, rope, lambda q, k, v: v.repeat_interleave(groups, 1).flatten(1))
-    return model.talker.logits(model.talker.norm(x))
+    return talker.logits(talker.norm(x))
 
 
 def snr_db(codec: Codec, small: Codec) -> float:
@@ -96,8 +114,41 @@ def snr_db(codec: Codec, small: Codec) -> float:
 
 
 @torch.inference_mode()
+def measure_card(path: Path) -> dict[str, object]:
+    """Memory, speed and logits of each kind of weight, which are printed as they come."""
+    plain = load(path, "cuda", torch.bfloat16)
+    pad = plain.spec.text_ids.tts_pad
+    wide = of_first_codes(load(path, "cuda", torch.float32).talker, pad)
+    near = of_first_codes(plain.talker, pad)
+    found: dict[str, object] = {"checkpoint": path.name}
+    for kind in ("bf16", *KINDS):
+        talker, predictor = copy.deepcopy((plain.talker, plain.predictor))
+        if kind != "bf16":
+            quantize(talker, predictor, kind)
+        off = of_first_codes(talker, pad)
+        if not use_kernels(talker, predictor):
+            raise SystemExit(f"{kind}: the kernels do not run here")
+        found[kind] = row = {
+            "talker_and_predictor_mb": size_mb(talker, predictor),
+            "first_code_logits": {"from_fp32": errors(wide, off), "from_bf16": errors(near, off)},
+            "rows": {rows: _steps(Step(talker, predictor, rows, CONTEXT)) for rows in ROWS},
+        }
+        print(json.dumps({kind: row}), flush=True)
+    return found
+
+
+def _steps(step: Step) -> dict[str, object]:
+    """Milliseconds of a frame and its parts, and each product's microseconds and GB/s."""
+    products = {
+        name: {kind: speed(*of) for kind, of in step.products(stack).items()}
+        for name, stack in (("talker", step.talker), ("predictor", step.predictor))
+    }
+    return {**step.times(), "products": products}
+
+
+@torch.inference_mode()
 def measure(path: Path, threads: int, rounds: int) -> dict[str, object]:
-    """All of it, for one checkpoint."""
+    """All of it on the CPU, for one checkpoint."""
     torch.set_num_threads(threads)
     plain = load(path, "cpu", torch.float32)
     rounded = load(path, "cpu", torch.float32)
@@ -123,7 +174,7 @@ def measure(path: Path, threads: int, rounds: int) -> dict[str, object]:
         },
         "peak_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3),
         "times": took,
-        "first_code_logits": errors(plain, rounded),
+        "first_code_logits": errors(of_random_codes(plain), of_random_codes(rounded)),
         "codec_bf16_snr_db": snr_db(plain.codec, small),
     }
 
@@ -132,18 +183,21 @@ def main() -> None:
     """From the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--output", type=Path, required=True)
     args = parser.parse_args()
-    result = measure(args.checkpoint, args.threads, args.rounds)
-    command = f"python -m vivace.bench.quantize CHECKPOINT --threads {args.threads}"
+    if args.device == "cuda":
+        result = measure_card(args.checkpoint)
+    else:
+        taken = measure(args.checkpoint, args.threads, args.rounds)
+        result = {"rounds": args.rounds, **taken}
     about = {
-        "command": command,
+        "command": shlex.join(["python", "-m", "vivace.bench.quantize", *sys.argv[1:]]),
         "commit": commit(),
         "hardware": hardware(),
         "versions": versions(),
-        "rounds": args.rounds,
     }
     args.output.write_text(json.dumps(about | result, indent=1) + "\n", encoding="utf-8")
 

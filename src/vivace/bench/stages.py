@@ -153,7 +153,7 @@ def bytes_moved(runner: Runner, batch: int, context: int) -> tuple[int, int]:
     keys = position_bytes(spec, runner.state.next_input.itemsize) * context * batch
     parts = (talker.layers, talker.codec_head, talker.text_up, talker.text_out)
     passes = spec.codebooks - 1  # the first takes two positions at once
-    later = passes * weights(predictor.layers) + predictor.heads.nbytes
+    later = passes * weights(predictor.layers) + weights(predictor.heads)
     return keys + sum(map(weights, parts)), later
 
 

@@ -19,9 +19,9 @@ def _dependent(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
-def options(like: Tensor, warps: int) -> dict[str, object]:
-    """Launch options for a kernel over the rows of `like`."""
-    early = len(like) <= FEW and _dependent(like.device)
+def options(like: Tensor, warps: int, *, ours: bool = False) -> dict[str, object]:
+    """Launch options for a kernel over the rows of `like`; `ours`: so are the products around."""
+    early = (ours or len(like) <= FEW) and _dependent(like.device)
     return {"num_warps": warps, "EARLY": early, **({"launch_pdl": True} if early else {})}
 
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vivace import kernels
+from vivace.kernels.packed import Weight
 
 
 class Take(Protocol):
@@ -49,15 +50,13 @@ def fill(parameter: Tensor, *parts: Tensor) -> None:
         parameter.copy_(torch.cat(parts) if len(parts) > 1 else parts[0])
 
 
-def blank(*shape: int) -> Tensor:
-    """An unfilled weight [..., in, out], laid out as a product of few tokens wants it.
+def blank(into: int, out: int) -> Tensor:
+    """An unfilled weight [in, out], laid out as a product of few tokens wants it.
 
     On a CPU that is as written, and half the time of the library's layer; on a card transposed.
     """
-    weight = torch.empty(*shape)
-    if weight.device.type == "cpu":
-        return weight
-    return torch.empty(*shape[:-2], shape[-1], shape[-2]).transpose(-1, -2)
+    weight = torch.empty(into, out)
+    return weight if weight.device.type == "cpu" else torch.empty(out, into).T
 
 
 class Linear(nn.Module):
@@ -82,6 +81,11 @@ class Linear(nn.Module):
             fill(self.weight, self.weight.float() * scale.to(self.weight.device))
         if self.bias is not None:
             fill(self.bias, *(take(f"{name}.bias", size) for name, size in parts))
+
+    @property
+    def held(self) -> Weight:
+        """The weight as the kernels' products take it."""
+        return self.weight
 
     def forward(self, x: Tensor) -> Tensor:
         bias = self.bias
@@ -155,10 +159,11 @@ class RMSNorm(nn.Module):
         fill(self.weight, weights[0] if len(names) == 1 else torch.stack(weights))
         fill(self.gain, self.weight.float() * size**0.5)
 
-    def fold_into(self, weight: Tensor) -> None:
-        """Let a product [..., in, out] behind this norm multiply by its weight."""
+    def fold_into(self, *products: Linear) -> None:
+        """Let the products behind this norm multiply by its weight."""
         with torch.no_grad():
-            weight.mul_(self.weight[:, None])
+            for linear in products:
+                linear.weight.mul_(self.weight[:, None])
             fill(self.weight, torch.ones_like(self.weight))
             fill(self.gain, torch.full_like(self.gain, self.weight.shape[-1] ** 0.5))
 
@@ -186,7 +191,7 @@ class SwiGLU(nn.Module):
     def step(self, x: Tensor, eps: float) -> None:
         """Through the kernels: add to rows x, whose norm is folded in, in place."""
         ops = kernels.ops
-        ops.add_product(x, ops.gated(x, self.gate_up.weight, eps), self.down.weight)
+        ops.add_product(x, ops.gated(x, self.gate_up.held, eps), self.down.held)
 
     def forward(self, residual: Tensor, x: Tensor) -> Tensor:
         gate, up = self.gate_up.forward(x).chunk(2, 1)
@@ -266,16 +271,16 @@ class Block(nn.Module):
 
     def fold(self) -> None:
         """Fold the norms' weights into the products behind them, which `step` relies on."""
-        self.attention_norm.fold_into(self.attention.qkv.weight)
-        self.mlp_norm.fold_into(self.mlp.gate_up.weight)
+        self.attention_norm.fold_into(self.attention.qkv)
+        self.mlp_norm.fold_into(self.mlp.gate_up)
 
     def step(self, x: Tensor, index: int, cache: StepCache, frequency: Tensor) -> None:
         """Through the kernels: run rows x [N, hidden] in place, as layer `index` of the cache."""
         ops, attention, norm = kernels.ops, self.attention, self.attention.qk_norm
         assert norm is not None
-        qkv = ops.product(x, attention.qkv.weight)
+        qkv = ops.product(x, attention.qkv.held)
         heads = cache.attend(index, x, qkv, norm.weight, frequency, norm.eps)
-        ops.add_product(x, heads, attention.out.weight)
+        ops.add_product(x, heads, attention.out.held)
         self.mlp.step(x, self.mlp_norm.eps)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:

@@ -14,7 +14,6 @@ from vivace.model.layers import (
     RMSNorm,
     Rope,
     Take,
-    blank,
     fill,
     grouped_attention,
 )
@@ -68,8 +67,7 @@ class Predictor(nn.Module):
         self.fused = False  # set by `model.fused`
         later = spec.codebooks - 1
         self.embeddings = nn.Parameter(torch.empty(later, s.vocab, self.width))
-        self.heads = nn.Parameter(blank(later, s.hidden, s.vocab))
-        self.rounded_heads: Layers[Linear] | None = None  # in their place, set by `model.quant`
+        self.heads = Layers[Linear](Linear(s.hidden, s.vocab) for _ in range(later))
         self.project = (
             Linear(self.width, s.hidden, bias=True) if self.width != s.hidden else nn.Identity()
         )
@@ -85,17 +83,17 @@ class Predictor(nn.Module):
 
     def load(self, take: Take) -> None:
         base, s = "talker.code_predictor", self.spec
-        for i in range(self.codebooks - 1):
+        for i, head in enumerate(self.heads):
             name = f"{base}.model.codec_embedding.{i}.weight"
             fill(self.embeddings[i], take(name, s.vocab, self.width))
-            fill(self.heads[i].T, take(f"{base}.lm_head.{i}.weight", s.vocab, s.hidden))
+            head.load(take, f"{base}.lm_head.{i}")
         if isinstance(self.project, Linear):
             self.project.load(take, f"{base}.small_to_mtp_projection")
         for i, block in enumerate(self.layers):
             block.load(take, f"{base}.model.layers.{i}")
             block.fold()
         self.norm.load(take, f"{base}.model.norm")
-        self.norm.fold_into(self.heads)
+        self.norm.fold_into(*self.heads)
         with torch.no_grad():
             for table, embedding in zip(self.table, self.embeddings, strict=True):
                 table.copy_(self.project(embedding))
@@ -113,18 +111,13 @@ class Predictor(nn.Module):
             (cos[:2].repeat(rows, 1, 1), sin[:2].repeat(rows, 1, 1)),
             cache,
         )[1::2]
-        codes = [pick(1, self._logits(state, 0))]
-        for g in range(1, self.codebooks - 1):
-            x = self.table[g - 1][codes[-1]]
-            state = self._run(x, (cos[g + 1], sin[g + 1]), cache)
-            codes.append(pick(g + 1, self._logits(state, g)))
+        codes = list[Tensor]()
+        for g, head in enumerate(self.heads):
+            if g:
+                x = self.table[g - 1][codes[-1]]
+                state = self._run(x, (cos[g + 1], sin[g + 1]), cache)
+            codes.append(pick(g + 1, head.forward(state).float()))
         return torch.stack(codes, 1)
-
-    def _logits(self, state: Tensor, g: int) -> Tensor:
-        """Of the code behind position g + 1 [N, vocab], in fp32."""
-        if self.rounded_heads is not None:
-            return self.rounded_heads[g].forward(state)  # type: ignore[no-any-return]
-        return torch.mm(state, self.heads[g]).float()
 
     def _run(self, x: Tensor, rope: tuple[Tensor, Tensor], cache: FrameCache) -> Tensor:
         """Normalised states [N, hidden] of the frame's next positions."""
@@ -140,11 +133,11 @@ class Predictor(nn.Module):
         codes = torch.empty(b, last, dtype=torch.int64, device=hidden.device)
         cache, draws = self.pages(b, hidden), rows.by_slot()
         x = self.project(torch.stack((hidden, code0), 1).flatten(0, 1))
-        for g in range(last):
+        for g, head in enumerate(self.heads):
             for i, block in enumerate(self.layers):
                 block.step(x, i, cache[g], self.rope.frequencies)
             x = x.view(b, -1, x.shape[1])[:, -1]
-            logits = kernels.ops.product(x, self.heads[g])
+            logits = kernels.ops.product(x, head.held)
             table = self.table[g] if g < last - 1 else None
             norm = x, self.norm.eps
             x = kernels.ops.draw(logits, draws, g + 1, codes[:, g], norm=norm, table=table)

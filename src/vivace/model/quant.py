@@ -1,23 +1,29 @@
-"""Weights of the talker and the code predictor in int8, a quarter of what fp32 takes, on the CPU.
+"""Weights of the talker and the code predictor in 8 bits: int8, or on a card fp8 (e4m3).
 
-One row's products wait for their weights from memory, so fewer bytes are less time. A column of
-weights has one scale. So has a row of activations, which the CPU's dot products want in int8 too: a
-row's sums are whole numbers, the same whatever else is in its batch.
+A few rows' products wait for their weights from memory, so fewer bytes are less time. A column of
+weights has one scale. So has, on the CPU, a row of activations, which its dot products want in int8
+too: a row's sums are whole numbers, the same whatever else is in its batch. On a card activations
+stay in bfloat16.
 """
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
+from vivace import kernels
 from vivace.errors import CheckpointError
+from vivace.kernels.packed import LEAST, Packed, pack
 from vivace.model.layers import Block, Layers, Linear
 from vivace.model.predictor import Predictor
 from vivace.model.talker import Talker
 
 ENGINE: Final = "fbgemm"
-LEAST: Final = 1e-20  # scale of a row or column of zeros
+KINDS: Final = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+ABLE: Final = {"int8": (8, 0), "fp8": (8, 9)}  # the least compute capability
 
 
 def levels() -> int:
@@ -76,37 +82,91 @@ def _pack(weight: Tensor, scale: Tensor) -> Any:
         torch.backends.quantized.engine = before
 
 
-def rounds(wish: str, device: torch.device, dtype: torch.dtype) -> bool:
-    """Shall weights be rounded? Raises CheckpointError for what cannot be done here."""
+class Narrow(Linear):
+    """A linear layer whose weight [in, out] is in 8 bits, on a card's kernels."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, kind: torch.dtype) -> None:
+        """Round `weight` [in, out]."""
+        nn.Module.__init__(self)
+        self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+        for name, tensor in pack(weight, kind)._asdict().items():
+            self.register_buffer(name, tensor)
+        self.values: Tensor
+        self.scale: Tensor
+        self.done: Tensor
+
+    @classmethod
+    def of(cls, linear: Linear, kind: torch.dtype) -> "Narrow":
+        """The same layer, rounded."""
+        return cls(linear.weight.data, None if linear.bias is None else linear.bias.data, kind)
+
+    @property
+    def held(self) -> Packed:
+        return Packed(self.values, self.scale, self.done)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = kernels.ops.product(x, self.held)
+        return y if self.bias is None else y.add_(self.bias)
+
+    def onto(self, residual: Tensor, x: Tensor) -> Tensor:
+        y = residual.clone()
+        kernels.ops.add_product(y, x, self.held)
+        return y
+
+
+def check(wish: str, device: torch.device, dtype: torch.dtype, *, ours: bool) -> None:
+    """Can weights be as wished? `ours`: our kernels may be used. Raises CheckpointError if not."""
     if wish == "none":
-        return False
-    if wish != "int8":
-        raise CheckpointError(f"no weights of {wish!r}; --quantize takes none or int8")
-    if device.type != "cpu" or dtype != torch.float32:
-        raise CheckpointError("--quantize int8 is for the CPU with --dtype float32, or auto")
-    return True
+        return
+    if wish not in KINDS:
+        raise CheckpointError(f"no weights of {wish!r}; --quantize takes none, int8 or fp8")
+    if device.type == "cpu":
+        if wish != "int8" or dtype != torch.float32:
+            raise CheckpointError("on the CPU there is --quantize int8 alone, and in float32")
+        return
+    if dtype != torch.bfloat16:
+        raise CheckpointError("--quantize on a card is for --dtype bfloat16, or auto")
+    able = torch.cuda.get_device_capability(device)
+    if able < ABLE[wish]:
+        raise CheckpointError(
+            f"--quantize {wish} needs compute capability {_dotted(ABLE[wish])}, and this card has "
+            f"{_dotted(able)}"
+        )
+    if kernels.ops is None or not ours:
+        raise CheckpointError("--quantize on a card needs our kernels, which are off or fail here")
 
 
-def _shrink_blocks(blocks: Layers[Block]) -> None:
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _replace_in(blocks: Layers[Block], make: Callable[[Linear], Linear]) -> None:
     for block in blocks:
         attention, mlp = block.attention, block.mlp
-        attention.qkv, attention.out = Int8.of(attention.qkv), Int8.of(attention.out)
-        mlp.gate_up, mlp.down = Int8.of(mlp.gate_up), Int8.of(mlp.down)
+        attention.qkv, attention.out = make(attention.qkv), make(attention.out)
+        mlp.gate_up, mlp.down = make(mlp.gate_up), make(mlp.down)
+
+
+def replace_products(
+    talker: Talker, predictor: Predictor, make: Callable[[Linear], Linear]
+) -> None:
+    """Put what `make` makes of it in the place of every product of both, one after the other."""
+    _replace_in(talker.layers, make)
+    _replace_in(predictor.layers, make)
+    talker.text_up, talker.text_out = make(talker.text_up), make(talker.text_out)
+    talker.codec_head = make(talker.codec_head)
+    if isinstance(predictor.project, Linear):
+        predictor.project = make(predictor.project)
+    predictor.heads = Layers[Linear](map(make, predictor.heads))
 
 
 @torch.inference_mode()
-def quantize(talker: Talker, predictor: Predictor) -> None:
-    """Round every product of both in place, in fp32 on the CPU.
+def quantize(talker: Talker, predictor: Predictor, kind: str = "int8") -> None:
+    """Round every product of both in place.
 
-    The text's embeddings, more bytes than all that, are kept in bfloat16: as the checkpoint has
-    them, as a rule.
+    On the CPU they are in fp32, and the text's embeddings, more bytes than all that, are kept in
+    bfloat16: as the checkpoint has them, as a rule. On "meta" what comes out has the right size.
     """
-    _shrink_blocks(talker.layers)
-    _shrink_blocks(predictor.layers)
-    talker.text_up, talker.text_out = Int8.of(talker.text_up), Int8.of(talker.text_out)
-    talker.codec_head = Int8.of(talker.codec_head)
+    cpu = talker.text_embedding.weight.device.type == "cpu"
+    replace_products(talker, predictor, Int8.of if cpu else partial(Narrow.of, kind=KINDS[kind]))
     talker.text_embedding.to(torch.bfloat16)
-    if isinstance(predictor.project, Linear):
-        predictor.project = Int8.of(predictor.project)
-    predictor.rounded_heads = Layers[Linear](Int8(head) for head in predictor.heads.data)
-    predictor.heads = nn.Parameter(torch.empty(0))

@@ -93,7 +93,7 @@ class Talker(nn.Module):
         if not self.fused:
             return guard.draw(self.logits(hidden), rows)
         codes = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
-        logits = kernels.ops.product(hidden, self.codec_head.weight)
+        logits = kernels.ops.product(hidden, self.codec_head.held)
         kernels.ops.draw(logits, rows.by_slot(), 0, codes, guard=guard.fields())
         return codes
 
