@@ -61,7 +61,7 @@ class Profile:
 
     first_frames: int = 1  # fewest frames in a first chunk
     chunk_frames: int = 8  # most frames of one stream in one codec step
-    guard_s: float = 0.015  # slack to keep beyond what the costs and their errors say
+    guard_s: float = 0.025  # slack to keep beyond what the costs and their errors say
     margin: float = 1.5  # on what the costs say
     lead_s: float = 2.0  # how far ahead of the listener a stream may run while others wait
     ahead_s: float = 30.0  # sound made and not yet taken by the reader: then the stream is paused
