@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-FORMS = ("text", "json")
-
 
 def log_to_stderr(level: int, form: str = "text") -> None:
     """Our own log lines from `level` on; only the warnings of everybody else."""

@@ -15,6 +15,6 @@ def test_a_listener_who_ran_dry_starts_again_from_now() -> None:
 def test_a_listener_who_was_sent_no_sound_has_heard_nothing() -> None:
     track = Track(1.0, prefilled=True, made=4, voicing=3)
     track.sent(3, 0.0, 100.0)
-    assert (track.voiced, track.deadline_s, track.buffered_s) == (3, None, 0.0)
+    assert (track.voiced, track.held, track.deadline_s) == (3, 3, None)
     track.sent(1, 0.25, 200.0)
-    assert (track.deadline_s, track.buffered_s) == (200.25, 4 * FRAME_S)
+    assert (track.deadline_s, track.voiced - track.held) == (200.25, 4)

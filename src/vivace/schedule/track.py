@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from vivace.types import FRAME_S
-
 
 @dataclass(slots=True, eq=False)
 class Track:
@@ -33,16 +31,6 @@ class Track:
     def pending(self) -> int:
         """Frames made that nobody decodes yet."""
         return self.made - self.voiced - self.voicing
-
-    @property
-    def dry_s(self) -> float | None:
-        """When the listener runs dry if nothing is started now; None before first audio."""
-        return None if self.deadline_s is None else self.deadline_s + self.voicing * FRAME_S
-
-    @property
-    def buffered_s(self) -> float:
-        """Sound decoded and not yet taken by the reader."""
-        return (self.voiced - self.held - self.taken) * FRAME_S
 
     def start_over(self) -> None:
         """Nothing has been made; frames under way are in vain."""
