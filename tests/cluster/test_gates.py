@@ -30,7 +30,7 @@ class Two:
 
     def __init__(self, reports: list[Report], options: Options) -> None:
         self.socks = bind_all("127.0.0.1", 0, 2)
-        self.url = address_of(self.socks[0])
+        self.url, self.address = address_of(self.socks[0]), self.socks[0].getsockname()
         self.gates = Gates(options, self.socks, lambda: reports)
 
     def serve(self, client: Callable[[], None]) -> None:
@@ -56,6 +56,10 @@ class Two:
         thread.join()
         if failed:
             raise failed[0]
+
+    def refuses(self) -> bool:
+        with socket.socket() as caller:
+            return caller.connect_ex(self.address) != 0
 
     def pids(self) -> list[int]:
         return [one.process.pid or 0 for one in self.gates._there.values()]
@@ -101,7 +105,9 @@ def test_one_that_is_killed_is_replaced_and_all_are_counted_by_whoever_answers(t
     two.serve(client)
 
 
-def test_streams_are_finished_at_the_end(two: Two, engine: FakeEngine) -> None:
+def test_streams_are_finished_at_the_end_and_who_calls_then_is_refused(
+    two: Two, engine: FakeEngine
+) -> None:
     engine.play = Play(chunks=2, open_gates=1)
 
     def client() -> None:
@@ -109,7 +115,7 @@ def test_streams_are_finished_at_the_end(two: Two, engine: FakeEngine) -> None:
             pieces = reply.iter_raw()
             heard = next(pieces)
             os.kill(os.getpid(), signal.SIGTERM)
-            until(lambda: two.gates._ending)
+            until(two.refuses)
             engine.next_session().allow(1)
             assert len(heard + b"".join(pieces)) == 2 * 3840
 

@@ -97,6 +97,8 @@ class Gates:
                 opened()
                 self._feed(lambda: False)
             finally:
+                for sock in self._socks:  # or whoever calls now would wait for nobody
+                    sock.close()
                 for pipe in self._there:
                     pipe.close()
                 for one in self._there.values():
