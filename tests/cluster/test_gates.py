@@ -12,9 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.cluster.test_choose import report
-from tests.cluster.test_gate import BODY, SPEECH, until
+from tests.cluster.test_gate import BODY, SPEECH, STREAM, until
 from tests.fakes import FakeEngine, Play
 from tests.server.live import serving
+from websockets.sync.client import connect
+from websockets.sync.server import ServerConnection, serve
 
 from vivace.cluster.choose import Report
 from vivace.cluster.gates import Gates, bind_all, enough
@@ -140,6 +142,26 @@ def test_a_second_signal_does_not_wait_for_them(engine: FakeEngine) -> None:
     with serving(engine) as live:
         two = Two([report(live.url)], Options(server=patient))
         two.serve(client)
+
+
+def test_a_clip_in_a_message_finds_room() -> None:
+    def echo(there: ServerConnection) -> None:
+        there.send(str(len(there.recv())))
+
+    size = Options().server.limits.clip_bytes
+    with serve(echo, "127.0.0.1", 0, max_size=None) as replica:
+        thread = threading.Thread(target=replica.serve_forever)
+        thread.start()
+        two = Two([report(address_of(replica.socket))], Options())
+
+        def client() -> None:
+            with connect(two.url.replace("http", "ws") + STREAM) as sock:
+                sock.send("x" * size)
+                assert sock.recv() == str(size)
+
+        two.serve(client)
+        replica.shutdown()
+        thread.join()
 
 
 def test_one_that_cannot_open_ends_all() -> None:

@@ -189,7 +189,9 @@ def work(options: Options, sock: socket.socket, pipe: Connection) -> None:
     MultiProcessCollector(counters)  # type: ignore[no-untyped-call]
     gate = Gate(options, told.read, counters)
     app = patient(gate.app, lambda: server.should_exit)
-    server: Server = Server(app, options.server, lambda: None, lifespan="on")
+    server: Server = Server(
+        app, options.server, lambda: None, lifespan="on", most_message=gate.limit
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.handle_exit)
     threading.Thread(target=told.follow, args=[server], daemon=True).start()
