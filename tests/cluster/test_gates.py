@@ -12,9 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 from tests.cluster.test_choose import report
-from tests.cluster.test_gate import BODY, SPEECH, until
+from tests.cluster.test_gate import BODY, SPEECH, STREAM, until
 from tests.fakes import FakeEngine, Play
 from tests.server.live import serving
+from websockets.sync.client import connect
+from websockets.sync.server import ServerConnection, serve
 
 from vivace.cluster.choose import Report
 from vivace.cluster.gates import Gates, bind_all, enough
@@ -30,7 +32,7 @@ class Two:
 
     def __init__(self, reports: list[Report], options: Options) -> None:
         self.socks = bind_all("127.0.0.1", 0, 2)
-        self.url = address_of(self.socks[0])
+        self.url, self.address = address_of(self.socks[0]), self.socks[0].getsockname()
         self.gates = Gates(options, self.socks, lambda: reports)
 
     def serve(self, client: Callable[[], None]) -> None:
@@ -56,6 +58,10 @@ class Two:
         thread.join()
         if failed:
             raise failed[0]
+
+    def refuses(self) -> bool:
+        with socket.socket() as caller:
+            return caller.connect_ex(self.address) != 0
 
     def pids(self) -> list[int]:
         return [one.process.pid or 0 for one in self.gates._there.values()]
@@ -101,7 +107,9 @@ def test_one_that_is_killed_is_replaced_and_all_are_counted_by_whoever_answers(t
     two.serve(client)
 
 
-def test_streams_are_finished_at_the_end(two: Two, engine: FakeEngine) -> None:
+def test_streams_are_finished_at_the_end_and_who_calls_then_is_refused(
+    two: Two, engine: FakeEngine
+) -> None:
     engine.play = Play(chunks=2, open_gates=1)
 
     def client() -> None:
@@ -109,7 +117,7 @@ def test_streams_are_finished_at_the_end(two: Two, engine: FakeEngine) -> None:
             pieces = reply.iter_raw()
             heard = next(pieces)
             os.kill(os.getpid(), signal.SIGTERM)
-            until(lambda: two.gates._ending)
+            until(two.refuses)
             engine.next_session().allow(1)
             assert len(heard + b"".join(pieces)) == 2 * 3840
 
@@ -134,6 +142,26 @@ def test_a_second_signal_does_not_wait_for_them(engine: FakeEngine) -> None:
     with serving(engine) as live:
         two = Two([report(live.url)], Options(server=patient))
         two.serve(client)
+
+
+def test_a_clip_in_a_message_finds_room() -> None:
+    def echo(there: ServerConnection) -> None:
+        there.send(str(len(there.recv())))
+
+    size = Options().server.limits.clip_bytes
+    with serve(echo, "127.0.0.1", 0, max_size=None) as replica:
+        thread = threading.Thread(target=replica.serve_forever)
+        thread.start()
+        two = Two([report(address_of(replica.socket))], Options())
+
+        def client() -> None:
+            with connect(two.url.replace("http", "ws") + STREAM) as sock:
+                sock.send("x" * size)
+                assert sock.recv() == str(size)
+
+        two.serve(client)
+        replica.shutdown()
+        thread.join()
 
 
 def test_one_that_cannot_open_ends_all() -> None:

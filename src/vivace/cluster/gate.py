@@ -68,7 +68,8 @@ class NotBegun(Exception):
 class Gate:
     """Chooses a replica for each request and passes it on.
 
-    `counters` are those that `/metrics` shows as the gate's, where it has several processes.
+    `counters` are those that `/metrics` shows as the gate's, where it has several processes. No
+    body, and no message on a socket, may have more than `limit` bytes.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Gate:
     ) -> None:
         self.crowd = Crowd(options.lean)
         limits = options.server.limits  # a clip may come in base64; the replica is exact
-        self._limit = limits.body_bytes + 2 * limits.clip_bytes
+        self.limit = limits.body_bytes + 2 * limits.clip_bytes
         self._body_s = options.server.body_s
         self._read = read
         routes = [
@@ -180,8 +181,8 @@ class Gate:
                 parts, size = [], 0
                 async for part in request.stream():
                     size += len(part)
-                    if size > self._limit:
-                        raise TooLarge(f"the body is over the limit of {self._limit:,} bytes")
+                    if size > self.limit:
+                        raise TooLarge(f"the body is over the limit of {self.limit:,} bytes")
                     parts.append(part)
                 return b"".join(parts)
         except TimeoutError:

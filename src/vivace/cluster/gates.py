@@ -97,6 +97,8 @@ class Gates:
                 opened()
                 self._feed(lambda: False)
             finally:
+                for sock in self._socks:  # or whoever calls now would wait for nobody
+                    sock.close()
                 for pipe in self._there:
                     pipe.close()
                 for one in self._there.values():
@@ -187,7 +189,9 @@ def work(options: Options, sock: socket.socket, pipe: Connection) -> None:
     MultiProcessCollector(counters)  # type: ignore[no-untyped-call]
     gate = Gate(options, told.read, counters)
     app = patient(gate.app, lambda: server.should_exit)
-    server: Server = Server(app, options.server, lambda: None, lifespan="on")
+    server: Server = Server(
+        app, options.server, lambda: None, lifespan="on", most_message=gate.limit
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, server.handle_exit)
     threading.Thread(target=told.follow, args=[server], daemon=True).start()
