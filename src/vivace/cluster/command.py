@@ -29,7 +29,10 @@ def cluster(
         int, typer.Option(min=0, help="Busier replicas do not get a request for their voice.")
     ] = 8,
     gates: Annotated[
-        int, typer.Option(min=0, help="Processes of the gate; 0: two a replica, if cores allow.")
+        int,
+        typer.Option(
+            min=0, max=64, help="Processes of the gate; 0: two a replica, if cores allow."
+        ),
     ] = 0,
     ray_address: Annotated[
         str | None, typer.Option(help="A Ray cluster that runs; without it, one on this host.")
