@@ -403,7 +403,7 @@ def test_a_style_is_dropped_where_instructions_are(engine: FakeEngine) -> None:
     engine.reset(size="0b6")
     placed = order(engine, style="news")
     assert placed.request.instruct == ""
-    assert "instructions are not used" in warning(placed)
+    assert "the style is not used" in warning(placed)
     with pytest.raises(VivaceError, match="no style"):
         order(engine, style="nobody")
 

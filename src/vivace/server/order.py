@@ -241,7 +241,8 @@ def _instruct(fields: Fields, model: Offer, limits: Limits, style: str) -> str:
             param="instructions",
         )
     if (text or style) and not follows(model.spec):
-        fields.warnings.append("instructions are not used: this checkpoint cannot follow them")
+        sent = "instructions are" if text else "the style is"
+        fields.warnings.append(f"{sent} not used: this checkpoint cannot follow instructions")
         return ""
     return " ".join(filter(None, (style, text)))
 
