@@ -79,7 +79,7 @@ def root(
 
 
 @commands.command()
-@with_settings(*MODEL, "trim", "normalize", "device", "dtype", "threads")
+@with_settings(*MODEL, "trim", "normalize", "device", "dtype", "quantize", "threads")
 def say(
     chosen: Effective,
     text: Annotated[str | None, typer.Argument(help="What to say; - or nothing: stdin.")] = None,

@@ -107,6 +107,18 @@ def test_one_that_is_killed_is_replaced_and_all_are_counted_by_whoever_answers(t
     two.serve(client)
 
 
+def test_a_replacement_that_is_killed_before_it_is_open_is_replaced_too(two: Two) -> None:
+    def client() -> None:
+        for _ in range(2):
+            before = two.pids()
+            os.kill(before[-1], signal.SIGKILL)  # the newest is the last
+            until(lambda before=before: len(two.pids()) == 2 and two.pids() != before)  # type: ignore[misc]
+        until(lambda: len(two.gates._open) == 2)
+        assert {two.speak() for _ in range(8)} == {200}
+
+    two.serve(client)
+
+
 def test_streams_are_finished_at_the_end_and_who_calls_then_is_refused(
     two: Two, engine: FakeEngine
 ) -> None:

@@ -35,6 +35,7 @@ from vivace.server.serve import Server, bind, patient
 log = logging.getLogger("vivace")
 
 COUNTERS: Final = "PROMETHEUS_MULTIPROC_DIR"  # the folder in which each finds those of all
+MOST_FAILED: Final = 3  # replacements in a row that end before they are open: then none ever will
 
 
 def enough(replicas: int) -> int:
@@ -80,12 +81,14 @@ class Gates:
         self._socks, self._read = socks, read
         self._there: dict[Connection, One] = {}
         self._open: set[Connection] = set()
+        self._failed = 0  # replacements since one was open last
         self._ending = False
 
     def serve(self, opened: Callable[[], None]) -> None:
         """Until SIGINT or SIGTERM; streams are finished within the grace, or a second signal.
 
-        `opened` is called once all take requests. Raises EngineFailure if one ends before it does.
+        `opened` is called once all take requests. Raises EngineFailure if one ends before that, or
+        several replacements do.
         """
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._end)
@@ -93,9 +96,9 @@ class Gates:
             try:
                 for sock in self._socks:
                     self._start(sock)
-                self._feed(lambda: len(self._open) == len(self._socks))
+                self._feed(lambda: len(self._open) == len(self._socks), most_failed=0)
                 opened()
-                self._feed(lambda: False)
+                self._feed(lambda: False, MOST_FAILED)
             finally:
                 for sock in self._socks:  # or whoever calls now would wait for nobody
                     sock.close()
@@ -121,26 +124,28 @@ class Gates:
         theirs.close()  # so that its end is seen here
         self._there[ours] = One(process, ours, sock)
 
-    def _feed(self, done: Callable[[], bool]) -> None:
+    def _feed(self, done: Callable[[], bool], most_failed: int) -> None:
         """Tell whoever asks, until then or until the end."""
         while not (self._ending or done()):
             for pipe in wait(list(self._there), BEAT_S):
                 assert isinstance(pipe, Connection)
                 try:
-                    if pipe.recv():
+                    if pipe.recv() and pipe not in self._open:
                         self._open.add(pipe)
+                        self._failed = 0
                     pipe.send(self._read())
                 except (EOFError, OSError):
-                    self._replace(self._there.pop(pipe))
+                    self._replace(self._there.pop(pipe), most_failed)
 
-    def _replace(self, one: One) -> None:
+    def _replace(self, one: One, most_failed: int) -> None:
         one.pipe.close()
         one.process.kill()  # if it has only stopped asking
         one.process.join()
         mark_process_dead(one.process.pid)  # type: ignore[no-untyped-call]
-        if one.pipe not in self._open:
+        self._failed += one.pipe not in self._open
+        self._open.discard(one.pipe)
+        if self._failed > most_failed:
             raise EngineFailure("a process of the gate has ended before it was open")
-        self._open.remove(one.pipe)
         if not self._ending:
             log.error("a process of the gate has ended (%s): another follows", one.process.exitcode)
             self._start(one.sock)
