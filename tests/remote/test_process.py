@@ -203,12 +203,14 @@ def test_a_start_that_fails_says_why(build: Build, error: type[Exception], words
 
 
 EDGE = """
+import signal
 import sys
 from tests.remote import builds
 from vivace.engine import Engine
 from vivace.remote.near import LoopProcess
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background ignore it
     engine = Engine(parts=builds.{build}, host=LoopProcess)
     print(engine._host._worker.pid, flush=True)
     sys.stdin.read()
