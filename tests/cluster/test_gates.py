@@ -51,11 +51,12 @@ class Two:
         try:
             self.gates.serve(thread.start)
         finally:
+            if thread.ident is not None:
+                thread.join()  # its last signal is for these handlers
             for number, handler in before.items():
                 signal.signal(number, handler)
             for sock in self.socks:
                 sock.close()
-        thread.join()
         if failed:
             raise failed[0]
 
