@@ -16,7 +16,7 @@ from vivace.errors import CheckpointError
 from vivace.kernels.packed import pack
 from vivace.model.fused import frame
 from vivace.model.layers import Linear
-from vivace.model.quant import KINDS, Int8, check, quantize
+from vivace.model.quant import KINDS, Int8, check, levels, quantize
 from vivace.types import Sampling, SpeechRequest
 
 pytestmark = pytest.mark.skipif(
@@ -88,7 +88,8 @@ def test_frames_of_a_small_model_are_drawn_as_before(model: Callable[[str], Mode
     kept = frame(m.talker, m.predictor, rows=2, context=3)
     made = frame(small.talker, small.predictor, rows=2, context=3)
     assert made.shape == kept.shape
-    assert (made == kept).float().mean() > 0.4  # by chance it would be 1 in 1000
+    least = 0.5 if levels() == 127 else 0.4  # 7 bits draw fewer alike; by chance it is 1 in 1000
+    assert (made == kept).float().mean() > least
 
 
 def test_speech_with_int8_weights_is_the_same_alone_and_in_a_batch() -> None:

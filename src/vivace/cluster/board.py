@@ -9,10 +9,10 @@ import ray
 
 from vivace.cluster.choose import Report
 
-BEAT_S = 0.25  # between two reports of a replica
-SILENT_S = 2.0  # after which it is no longer counted
 log = logging.getLogger("vivace")
 
+BEAT_S = 0.25  # between two reports of a replica
+SILENT_S = 2.0  # after which it is no longer counted
 NAME, NAMESPACE = "vivace-board", "vivace"
 
 

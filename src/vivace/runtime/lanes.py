@@ -163,9 +163,11 @@ class Captured:
 class StreamLane:
     """A lane of a card: one stream, one pool of graph memory, which its graphs share in turn."""
 
-    def __init__(self, device: torch.device, *, priority: int, graphs: bool) -> None:
+    def __init__(self, device: torch.device, *, graphs: bool) -> None:
         self.device, self.graphs = device, graphs
-        self.stream = torch.cuda.Stream(device, priority=priority)  # type: ignore[no-untyped-call]
+        # Before the encoders', and the same for both: behind all kernels of a token step a first
+        # sound would be late.
+        self.stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle()
         self.captured: dict[tuple[tuple[object, str], Hashable], Captured] = {}
         self.eager = 0  # passes run without a graph
@@ -238,9 +240,8 @@ def lanes_of(
     On the CPU `thread` is that of the tokens, if there is one already, and `threads` are what an
     operation of the codec may take.
     """
-    if device.type == "cuda":  # alike: behind all kernels of a token step a first sound is late
-        tokens, sound = (StreamLane(device, priority=-1, graphs=graphs) for _ in range(2))
-        return tokens, sound
+    if device.type == "cuda":
+        return StreamLane(device, graphs=graphs), StreamLane(device, graphs=graphs)
     beside = ThreadPoolExecutor(1, "vivace-codec", torch.set_num_threads, (threads,))
     thread = thread or ThreadPoolExecutor(1, "vivace-tokens")
     return ThreadLane(thread, device), ThreadLane(beside, device)
